@@ -1,4 +1,4 @@
-"""Random streams: every draw in fedflux comes from (run seed, purpose, round, client), never from a global generator."""
+"""Random streams: every draw comes from (run seed, purpose, round, client), never from a global generator."""
 
 from zlib import crc32
 

@@ -10,10 +10,9 @@ from numpy.typing import NDArray
 from fedflux.errors import FedfluxError
 
 
-
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Images x, shape (N, channels, height, width), their labels y, and, in data that is split already, whose they are."""
+    """Images x of shape (N, channels, height, width), labels y, and, in data that is split already, whose they are."""
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
@@ -65,7 +64,9 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     if len(x) != len(y):
         raise FedfluxError(f"{where}: {len(x)} images but {len(y)} labels")
     if x.shape[1:] != dataset.train.x.shape[1:]:
-        raise FedfluxError(f"{where}: images of shape {x.shape[1:]}, but training images are {dataset.train.x.shape[1:]}")
+        raise FedfluxError(
+            f"{where}: images of shape {x.shape[1:]}, but training images are {dataset.train.x.shape[1:]}"
+        )
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise FedfluxError(f"{where}: images of type {x.dtype}; give uint8 (0 to 255) or floating point (0 to 1)")
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():

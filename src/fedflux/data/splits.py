@@ -1,11 +1,13 @@
-"""Cutting examples into parts: stratified test splits and equal shares."""
+"""Cutting a test part off examples that come without one."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.data.dataset import Examples
 from fedflux.streams import stream
 
 Rows = NDArray[np.int64]
+TEST_SHARE = 0.2
 
 
 def stratified_test_rows(y: NDArray[np.int64], share: float, seed: int = 0) -> tuple[Rows, Rows]:
@@ -18,3 +20,26 @@ def stratified_test_rows(y: NDArray[np.int64], share: float, seed: int = 0) -> t
         test.append(rows[:cut])
         train.append(rows[cut:])
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
+
+
+def hold_out(examples: Examples) -> tuple[Examples, Examples]:
+    """Training and test part, 20 % of every class in test, cut within each client where clients are known.
+
+    Where every class is too small for that, the 20 % (at least one example) are drawn across classes, so that only a
+    client with a single example has no test part.
+    """
+    owner = np.zeros(len(examples), np.int64) if examples.client is None else examples.client
+    in_test = np.zeros(len(examples), bool)
+    for client in np.unique(owner):
+        rows = np.flatnonzero(owner == client)
+        _, chosen = stratified_test_rows(examples.y[rows], TEST_SHARE)
+        if len(chosen) == 0 and len(rows) > 1:
+            size = max(1, round(TEST_SHARE * len(rows)))
+            chosen = stream(0, "test rows across classes", client=int(client)).permutation(len(rows))[:size]
+        in_test[rows[chosen]] = True
+    return _select(examples, ~in_test), _select(examples, in_test)
+
+
+def _select(examples: Examples, mask: NDArray[np.bool_]) -> Examples:
+    client = None if examples.client is None else examples.client[mask]
+    return Examples(examples.x[mask], examples.y[mask], client)

@@ -6,7 +6,7 @@ import numpy as np
 from sklearn.datasets import load_digits as sklearn_digits
 
 from fedflux.data.dataset import Dataset, Examples
-from fedflux.data.splits import stratified_test_rows
+from fedflux.data.splits import TEST_SHARE, stratified_test_rows
 
 
 def load_digits(data_dir: Path | None = None) -> Dataset:
@@ -14,5 +14,5 @@ def load_digits(data_dir: Path | None = None) -> Dataset:
     bunch = sklearn_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     y = bunch.target.astype(np.int64)
-    train, test = stratified_test_rows(y, share=0.2)
+    train, test = stratified_test_rows(y, TEST_SHARE)
     return Dataset("digits", Examples(x[train], y[train]), Examples(x[test], y[test]), classes=10)

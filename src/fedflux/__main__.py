@@ -1,0 +1,5 @@
+"""`python -m fedflux`."""
+
+from fedflux.cli import main
+
+main()

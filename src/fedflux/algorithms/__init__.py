@@ -1,0 +1,46 @@
+"""Rules of a round: one file a method, found here by name."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from fedflux.algorithms.base import Algorithm, Described, RoundMetrics, Settings
+from fedflux.algorithms.describe import DescriptorSettings
+from fedflux.algorithms.fedavg import FedAvg
+from fedflux.algorithms.flux import Flux
+from fedflux.algorithms.local import Local
+from fedflux.errors import unknown
+
+__all__ = [
+    "ALGORITHMS",
+    "Algorithm",
+    "Described",
+    "DescriptorSettings",
+    "FedAvg",
+    "Flux",
+    "Local",
+    "RoundMetrics",
+    "Settings",
+    "make_algorithm",
+]
+
+
+def _flux_prior(settings: Settings) -> Flux:
+    """The paper's FLUX-prior: k-means, told the true M."""
+    return Flux(replace(settings, clusterer=replace(settings.clusterer, name="kmeans")), grouping="prior")
+
+
+ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
+    "local": Local,
+    "fedavg": FedAvg,
+    "oracle": lambda settings: Flux(settings, grouping="true"),
+    "flux": Flux,
+    "flux-prior": _flux_prior,
+}
+
+
+def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:
+    """The algorithm of that name."""
+    if name not in ALGORITHMS:
+        raise unknown("algorithm", name, ALGORITHMS)
+    return ALGORITHMS[name](settings)

@@ -1,0 +1,109 @@
+"""What an algorithm is: rules of a round over an explicit, frozen state."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from time import perf_counter
+from typing import ClassVar, Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.describe import DescriptorSettings
+from fedflux.data import Cohort, Features, Federation
+from fedflux.engine import Engine, Predictor, Stack, Training
+from fedflux.flux.clustering import Clusterer
+from fedflux.flux.descriptor import Descriptors
+
+S = TypeVar("S")
+
+
+@dataclass(frozen=True)
+class Described:
+    """What a clustered run can show of its clients: who was described, how, and where each was put."""
+
+    clients: NDArray[np.int64]
+    descriptors: Descriptors
+    labels: NDArray[np.int64]
+
+
+@dataclass
+class RoundMetrics:
+    """What one round did: validation accuracy, traffic in bytes by client id, seconds by phase, events in words."""
+
+    validation: dict[int, float] = field(default_factory=dict)
+    up: dict[int, int] = field(default_factory=dict)
+    down: dict[int, int] = field(default_factory=dict)
+    seconds: dict[str, float] = field(default_factory=dict)
+    events: list[str] = field(default_factory=list)
+
+    def send(self, clients: Sequence[int] | Cohort, *, up: int = 0, down: int = 0) -> None:
+        """Count messages from and to each of these clients."""
+        for client in clients:
+            self.up[client] = self.up.get(client, 0) + up
+            self.down[client] = self.down.get(client, 0) + down
+
+    @contextmanager
+    def timed(self, phase: str) -> Iterator[None]:
+        """Add the time spent inside to a phase."""
+        begin = perf_counter()
+        yield
+        self.seconds[phase] = self.seconds.get(phase, 0.0) + perf_counter() - begin
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every algorithm is told; each reads what it needs."""
+
+    rounds: int
+    training: Training
+    seed: int
+    clusterer: Clusterer = field(default_factory=Clusterer)
+    true_count: bool = False
+    """Tell the clusterer the true number of clusters."""
+    cluster_round: int | None = None
+    """After how many FedAvg rounds to cluster; None: when C(r) fires."""
+    descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
+
+
+class Algorithm(Protocol[S]):
+    """Explicit state in, explicit state out; no hidden attributes."""
+
+    revision: ClassVar[int]
+    """Raised whenever a change alters the algorithm's numbers."""
+
+    @property
+    def uses_truth(self) -> bool:
+        """Whether the true clusters may be read; others are given a blind federation."""
+
+    def init(self, federation: Federation, engine: Engine) -> S:
+        """The state before the first round."""
+
+    def round(self, state: S, cohort: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+        """One communication round."""
+
+    def complete(self, state: S, clients: Cohort, engine: Engine) -> S:
+        """After the last round: place clients that never took part."""
+
+    def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor:
+        """What clients of the federation answer with."""
+
+    def unseen(self, state: S, features: Sequence[Features], engine: Engine) -> Predictor | None:
+        """What unlabelled clients are given from their features alone; None where the method has no answer."""
+
+    def assignment(self, state: S) -> NDArray[np.int64]:
+        """The cluster of every client, −1 where it has none yet."""
+
+    def described(self, state: S) -> Described | None:
+        """Descriptors and clusters, where the method makes them."""
+
+
+def aggregate(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
+    """θ_m ← Σ s θ / Σ s over the trained models of each cluster; a cluster nobody trained keeps its model."""
+    weights = np.zeros((len(models), len(trained)))
+    weights[cluster, np.arange(len(trained))] = sizes
+    active = np.flatnonzero(weights.sum(axis=1))
+    if len(active) == len(models):
+        return trained.average(weights)
+    averaged = trained.average(weights[active])
+    return models.put(active, averaged)

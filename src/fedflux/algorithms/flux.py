@@ -1,0 +1,199 @@
+"""FLUX (Algorithms 1 and 2): FedAvg until C(r) fires, then one model per cluster of descriptors."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate
+from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor
+from fedflux.data import Cohort, Features, Federation
+from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.errors import FedfluxError
+from fedflux.flux.assignment import nearest_centroid
+from fedflux.flux.clustering import Clusters, find_clusters, with_centroids
+from fedflux.flux.descriptor import Descriptors, join_descriptors
+from fedflux.flux.trigger import should_cluster
+
+UNPLACED = -1
+
+
+@dataclass(frozen=True, eq=False)
+class FluxState:
+    """The models (one until clustering, then one a cluster), who is where, and what places newcomers."""
+
+    models: Stack
+    assignment: NDArray[np.int64]
+    round: int = 0
+    accuracies: tuple[float, ...] = ()
+    cluster_round: int | None = None
+    extractor: Extractor | None = None
+    clusters: Clusters | None = None
+    described: tuple[int, ...] = ()
+    """The ids of the clients behind `descriptors`, in order of description."""
+    descriptors: Descriptors | None = None
+
+
+@dataclass(frozen=True)
+class Flux:
+    """The paper's method; `grouping` says who decides the clusters.
+
+    `found`: the clusterer, told nothing (`flux`); `prior`: the clusterer, told the true number M (`flux-prior`);
+    `true`: the true clusters themselves (`oracle`).
+    """
+
+    settings: Settings
+    grouping: Literal["found", "prior", "true"] = "found"
+    revision: ClassVar[int] = 1
+
+    @property
+    def uses_truth(self) -> bool:
+        """Only when told how many clusters there are, or which."""
+        return self.grouping != "found" or self.settings.true_count
+
+    def init(self, federation: Federation, engine: Engine) -> FluxState:
+        """One model, nobody placed."""
+        if self.uses_truth and federation.truth is None:
+            raise FedfluxError("these clients have no true clusters: oracle, flux-prior and --clusters true need them")
+        return FluxState(engine.initial(), np.full(len(federation), UNPLACED, dtype=np.int64))
+
+    def round(self, state: FluxState, cohort: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
+        """Place newcomers, train every member from its cluster's model, average per cluster; cluster if C(r) fires."""
+        state = replace(state, round=state.round + 1)
+        metrics = RoundMetrics()
+        if state.clusters is not None:
+            state = self._place_newcomers(state, cohort, engine, metrics)
+        state = self._train(state, cohort, engine, metrics)
+        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
+        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        if state.clusters is None:
+            known = scores[~np.isnan(scores)]
+            state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
+            if self._fires(state):
+                state = self._cluster(state, cohort, engine, metrics)
+        return state, metrics
+
+    def _fires(self, state: FluxState) -> bool:
+        if self.settings.cluster_round is not None:
+            return state.round >= self.settings.cluster_round
+        return should_cluster(state.accuracies, self.settings.rounds)
+
+    def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
+        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+        with metrics.timed("training"):
+            key = Key(self.settings.seed, state.round)
+            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
+            models = aggregate(state.models, trained, cluster, cohort.sizes("train"))
+        metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
+        return replace(state, models=models)
+
+    def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """Descriptors of the members under the current global model, then clusters that all start from it."""
+        with metrics.timed("descriptor"):
+            extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
+            descriptors = describe(extractor, cohort, engine)
+        metrics.send(cohort, up=extractor.bounds.nbytes + descriptors.client_bytes, down=extractor.bounds.nbytes)
+        with metrics.timed("clustering"):
+            clusters = self._group(descriptors, cohort)
+        assignment = state.assignment.copy()
+        assignment[list(cohort.ids)] = clusters.labels
+        count = len(clusters.centroids)
+        metrics.events.append(f"round {state.round}: {count} clusters of {len(cohort)} clients")
+        return replace(
+            state,
+            models=state.models.take([0] * count),
+            assignment=assignment,
+            cluster_round=state.round,
+            extractor=extractor,
+            clusters=clusters,
+            described=cohort.ids,
+            descriptors=descriptors,
+        )
+
+    def _group(self, descriptors: Descriptors, cohort: Cohort) -> Clusters:
+        if not self.uses_truth:
+            return find_clusters(descriptors, self.settings.clusterer)
+        truth = cohort.federation.truth
+        assert truth is not None
+        members = truth[list(cohort.ids)]
+        if self.grouping == "true":
+            return with_centroids(descriptors, members)
+        return find_clusters(descriptors, replace(self.settings.clusterer, clusters=len(np.unique(members))))
+
+    def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """Clients that take part for the first time after clustering get the cluster of the nearest full centroid."""
+        newcomers = [client for client in cohort if state.assignment[client] == UNPLACED]
+        if not newcomers or state.extractor is None or state.descriptors is None:
+            return state
+        with metrics.timed("descriptor"):
+            descriptors, placed = self._place(state, cohort.federation.cohort(newcomers), engine)
+        assignment = state.assignment.copy()
+        assignment[newcomers] = placed
+        down = state.extractor.bounds.nbytes + state.models.model_bytes()
+        metrics.send(newcomers, up=descriptors.client_bytes, down=down)
+        return replace(
+            state,
+            assignment=assignment,
+            described=(*state.described, *newcomers),
+            descriptors=join_descriptors([state.descriptors, descriptors]),
+        )
+
+    def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:
+        assert state.extractor is not None
+        assert state.clusters is not None
+        descriptors = describe(state.extractor, newcomers, engine)
+        if self.grouping == "true":
+            return descriptors, self._true_clusters(state, newcomers, descriptors)
+        return descriptors, nearest_centroid(state.clusters.scaler.transform(descriptors), state.clusters.centroids)[0]
+
+    def _true_clusters(self, state: FluxState, newcomers: Cohort, descriptors: Descriptors) -> NDArray[np.int64]:
+        """The oracle puts a newcomer with members of its true cluster; with the nearest centroid where it has none."""
+        assert state.clusters is not None
+        truth = newcomers.federation.truth
+        assert truth is not None
+        placed = nearest_centroid(state.clusters.scaler.transform(descriptors), state.clusters.centroids)[0]
+        cluster_of = {int(truth[client]): int(state.assignment[client]) for client in state.described}
+        return np.array([cluster_of.get(int(truth[k]), int(p)) for k, p in zip(newcomers, placed, strict=True)])
+
+    def complete(self, state: FluxState, clients: Cohort, engine: Engine) -> FluxState:
+        """Clients that never took part are placed like late ones; without clusters everyone shares the one model."""
+        if state.clusters is None:
+            return replace(state, assignment=np.zeros_like(state.assignment))
+        return self._place_newcomers(state, clients, engine, RoundMetrics())
+
+    def known(self, state: FluxState, clients: Cohort, engine: Engine) -> Predictor:
+        """The model of the cluster that each client's training data was put in."""
+        if state.clusters is None:
+            return Predictor.shared(state.models, np.ones(1), len(clients))
+        return Predictor.single(state.models, state.assignment[list(clients.ids)])
+
+    def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
+        """The model of the nearest label-free centroid (Algorithm 2)."""
+        if state.clusters is None or state.extractor is None:
+            return Predictor.shared(state.models, np.ones(1), len(features))
+        placed, _ = self.place_unseen(state, features, engine)
+        return Predictor.single(state.models, placed)
+
+    def place_unseen(
+        self, state: FluxState, features: Sequence[Features], engine: Engine
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """The chosen cluster of every unlabelled client, and its distances to all of them."""
+        assert state.extractor is not None
+        assert state.clusters is not None
+        descriptors = describe_unlabelled(state.extractor, features, engine)
+        vectors = state.clusters.scaler.transform(descriptors)
+        return nearest_centroid(vectors, state.clusters.label_free_centroids(vectors.shape[1]))
+
+    def assignment(self, state: FluxState) -> NDArray[np.int64]:
+        """The cluster of every client, −1 where it has none yet."""
+        return state.assignment
+
+    def described(self, state: FluxState) -> Described | None:
+        """Everyone who sent a descriptor."""
+        if state.descriptors is None:
+            return None
+        clients = np.array(state.described, dtype=np.int64)
+        return Described(clients, state.descriptors, state.assignment[clients])

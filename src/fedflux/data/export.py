@@ -1,0 +1,60 @@
+"""A federation on disk, for use elsewhere: one .npz per client and a JSON manifest."""
+
+from pathlib import Path
+from typing import Any
+
+from fedflux.data.federation import Federation, Split
+from fedflux.data.looks import Look
+from fedflux.data.partition import Partition
+from fedflux.data.patterns import Pattern
+from fedflux.files import write_json, write_npz
+
+MANIFEST = "manifest.json"
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+def export_federation(federation: Federation, how: Partition, folder: Path) -> dict[str, Any]:
+    """Write every client's splits (x_train, y_train, …), then the manifest, which so marks a whole export."""
+    clients: list[dict[str, Any]] = []
+    for k in range(len(federation)):
+        name = f"client_{k:05d}.npz"
+        arrays: dict[str, Any] = {}
+        for split in SPLITS:
+            data = federation.materialise(k, split)
+            arrays |= {f"x_{split}": data.x.numpy(), f"y_{split}": data.y.numpy()}
+        write_npz(folder / name, arrays)
+        clients.append(
+            {
+                "file": name,
+                "name": federation.names[k] if federation.names else str(k),
+                "cluster": None if federation.truth is None else int(federation.truth[k]),
+                "pattern": _readable(federation.patterns[k]),
+                **{split: federation.size(k, split) for split in SPLITS},
+            }
+        )
+    manifest: dict[str, Any] = {
+        "dataset": federation.dataset.name,
+        "checksum": federation.dataset.checksum,
+        "classes": federation.classes,
+        "image_shape": federation.image_shape,
+        **{key: getattr(how, key) for key in how.__dataclass_fields__ if key != "clients"},
+        "clients": clients,
+    }
+    write_json(folder / MANIFEST, manifest)
+    return manifest
+
+
+def _readable(pattern: Pattern) -> dict[str, Any]:
+    """The fields of a pattern that say something."""
+    plain, said = Pattern(), {}
+    for name in pattern.__dataclass_fields__:
+        value = getattr(pattern, name)
+        if value != getattr(plain, name):
+            said[name] = _plain(value)
+    return said
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Look):
+        return {"rotation": value.rotation, "colour": value.colour}
+    return [_plain(item) for item in value] if isinstance(value, tuple) else value

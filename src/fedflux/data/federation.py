@@ -1,0 +1,159 @@
+"""The clients of a federation: an immutable description that turns into tensors only when a cohort asks."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedflux.data.dataset import Dataset
+from fedflux.data.dealing import ClientRows
+from fedflux.data.patterns import Pattern
+from fedflux.errors import FedfluxError
+from fedflux.streams import stream
+
+Split = Literal["train", "validation", "test"]
+CACHE_BYTES = 4 * 2**30
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Images without labels: all that the test phase may see."""
+
+    x: Tensor
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled(Features):
+    """Images, labels, and the source row of each example (equal rows are copies of one example)."""
+
+    y: Tensor
+    rows: NDArray[np.int64]
+
+    def features(self) -> Features:
+        """The same images with their labels left behind."""
+        return Features(self.x)
+
+
+@dataclass(frozen=True, eq=False)
+class Federation:
+    """K clients with train, validation and test parts and, when simulated, a true cluster each."""
+
+    dataset: Dataset
+    rows: Sequence[ClientRows]
+    patterns: Sequence[Pattern]
+    seed: int
+    channels: int
+    """3 once colours are used: grey images are then repeated to three channels."""
+    names: tuple[str, ...] | None = None
+    _truth: NDArray[np.int64] | None = None
+    _blind: bool = False
+    _cache: dict[tuple[int, str], Labelled] = field(default_factory=dict, repr=False)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def classes(self) -> int:
+        """The number of labels U."""
+        return self.dataset.classes
+
+    @property
+    def image_shape(self) -> tuple[int, int, int]:
+        """(channels, height, width) of what clients hold."""
+        return (self.channels, *self.dataset.image_shape[1:])
+
+    @property
+    def truth(self) -> NDArray[np.int64] | None:
+        """The true cluster of every client, None where there is none; a blind federation refuses to tell."""
+        if self._blind:
+            raise FedfluxError("this algorithm may not read the true clusters")
+        return self._truth
+
+    def blind(self) -> "Federation":
+        """The same clients with the truth and the patterns locked away: what an ordinary algorithm is given."""
+        locked: Sequence[Pattern] = _Locked(self.patterns)
+        return replace(self, patterns=locked, _truth=None, _blind=True)
+
+    def cohort(self, ids: Sequence[int] | NDArray[np.int64], round: int = 0) -> "Cohort":
+        """Some clients in the given round, in id order."""
+        return Cohort(self, tuple(sorted(int(i) for i in ids)), round)
+
+    def size(self, client: int, split: Split) -> int:
+        """How many examples a client holds, without making them."""
+        return len(getattr(self.rows[client], split))
+
+    def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
+        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
+        key = (client, split)
+        if key not in self._cache:
+            made = self._make(client, split)
+            if sum(_bytes(kept) for kept in self._cache.values()) + _bytes(made) > CACHE_BYTES:
+                self._cache.clear()
+            self._cache[key] = made
+        return self._cache[key]
+
+    def _make(self, client: int, split: Split) -> Labelled:
+        rows: NDArray[np.int64] = getattr(self.rows[client], split)
+        source = self.dataset.test if split == "test" else self.dataset.train
+        x, y = source.x[rows], source.y[rows]
+        if x.shape[1] != self.channels:
+            x = np.repeat(x, self.channels, axis=1)
+        pattern = self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]
+        x, y = pattern.transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
+        if x.dtype != np.uint8:
+            x = x.astype(np.float32)
+        return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.copy()), rows)
+
+
+class _Locked(Sequence[Pattern]):
+    """Patterns that data making may use and algorithms may not read, since a pattern is the true cluster by content."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = patterns
+
+    def reveal(self, client: int) -> Pattern:
+        return self._patterns[client]
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def __getitem__(self, index: object) -> Pattern:  # type: ignore[override]
+        raise FedfluxError("this algorithm may not read the clients' patterns")
+
+
+@dataclass(frozen=True, eq=False)
+class Cohort:
+    """The clients taking part at one moment, in id order."""
+
+    federation: Federation
+    ids: tuple[int, ...]
+    round: int = 0
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self.ids)
+
+    def data(self, client: int, split: Split) -> Labelled:
+        """One member's labelled examples."""
+        return self.federation.materialise(client, split, self.round)
+
+    def sizes(self, split: Split) -> NDArray[np.float64]:
+        """The number of examples s of every member."""
+        return np.array([self.federation.size(client, split) for client in self.ids], dtype=np.float64)
+
+    def features(self, split: Split) -> list[Features]:
+        """Every member's images without labels."""
+        return [self.data(client, split).features() for client in self.ids]
+
+
+def _bytes(examples: Labelled) -> int:
+    return examples.x.nbytes + examples.y.nbytes + examples.rows.nbytes

@@ -1,0 +1,176 @@
+"""From a dataset to a federation: a pure function of (dataset, shift, level, clients, seed) on every device."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.data.dataset import Dataset
+from fedflux.data.dealing import (
+    ClientRows,
+    deal_dirichlet,
+    deal_existing,
+    deal_shares,
+    select_labels,
+    split_validation,
+)
+from fedflux.data.federation import Federation
+from fedflux.data.levels import DIRICHLET_ALPHA
+from fedflux.data.patterns import Pattern, ShiftSettings, draw_patterns, pattern_truth, shift_parts
+from fedflux.data.splits import Rows
+from fedflux.errors import FedfluxError
+from fedflux.streams import stream
+
+VALIDATION_SHARE = 0.2
+
+
+@dataclass(frozen=True)
+class Partition:
+    """How a dataset becomes a federation."""
+
+    shift: str = "none"
+    level: int = 4
+    clients: int | None = None
+    """None: the data's own clients where it has them, else 10."""
+    seed: int = 42
+    patterns: Literal["independent", "shared"] = "independent"
+    bank: int = 5
+    strength: float | None = None
+    alpha: float | None = None
+    """Dirichlet's concentration; None: by the level."""
+    quantity_skew: float = 0.0
+    data_fraction: float = 1.0
+    """The share of the training data that is dealt; test parts stay whole."""
+
+    def __post_init__(self) -> None:
+        if self.clients is not None and self.clients < 1:
+            raise FedfluxError(f"{self.clients} clients: a federation needs 1 or more")
+        if self.seed < 0:
+            raise FedfluxError(f"seed {self.seed}: give 0 or more")
+        if not 0 < self.data_fraction <= 1:
+            raise FedfluxError(f"data fraction {self.data_fraction} is outside 0 to 1")
+        if not 0 <= self.quantity_skew <= 1:
+            raise FedfluxError(f"quantity skew {self.quantity_skew} is outside 0 to 1")
+        if self.alpha is not None and not self.alpha > 0:
+            raise FedfluxError(f"alpha {self.alpha}: Dirichlet needs a value above 0")
+        if self.patterns not in ("independent", "shared"):
+            raise FedfluxError(f"unknown patterns '{self.patterns}': choose independent or shared")
+        shift_parts(self.shift)
+
+
+def partition(dataset: Dataset, how: Partition) -> Federation:
+    """Deal the rows, draw a pattern for every client, and apply P(Y) inside each split."""
+    own = dataset.train.client is not None
+    clients = _count_clients(dataset, how)
+    _check_images(dataset, how)
+    patterns = draw_patterns(how.shift, clients, how.seed, _settings(dataset, how))
+    train, test = _deal(dataset, how, clients)
+    rows = []
+    for k, pattern in enumerate(patterns):
+        mine, validation = split_validation(train[k], VALIDATION_SHARE, how.seed, k)
+        splits = []
+        for name, part, labels in (
+            ("train", mine, dataset.train.y),
+            ("validation", validation, dataset.train.y),
+            ("test", test[k], dataset.test.y),
+        ):
+            splits.append(select_labels(part, labels, pattern, stream(how.seed, f"label shift {name}", client=k)))
+        rows.append(ClientRows(*splits))
+        if len(rows[k].train) == 0:
+            raise FedfluxError(
+                f"client {k} keeps no training example under {how.shift} level {how.level}; "
+                "use fewer clients, a lower level or more data"
+            )
+    return Federation(
+        dataset=dataset,
+        rows=tuple(rows),
+        patterns=tuple(patterns),
+        seed=how.seed,
+        channels=_channels(dataset, how),
+        names=dataset.client_names if own else None,
+        _truth=_truth(dataset, how, patterns),
+    )
+
+
+def _settings(dataset: Dataset, how: Partition) -> ShiftSettings:
+    return ShiftSettings(
+        level=how.level,
+        classes=dataset.classes,
+        hundred_rule=_hundred_rule(dataset),
+        shared=how.patterns == "shared",
+        bank=how.bank,
+        strength=how.strength,
+    )
+
+
+def _hundred_rule(dataset: Dataset) -> bool:
+    return dataset.name == "cifar100"
+
+
+def _count_clients(dataset: Dataset, how: Partition) -> int:
+    if dataset.client_names is None:
+        clients = 10 if how.clients is None else how.clients
+        dealt = round(how.data_fraction * len(dataset.train))
+        if clients > dealt:
+            raise FedfluxError(f"{clients} clients but only {dealt} training examples in {dataset.name}")
+        return clients
+    named = len(dataset.client_names)
+    if how.clients not in (None, named):
+        raise FedfluxError(f"{dataset.name} is split over its own {named} clients; {how.clients} were asked for")
+    if how.shift == "dirichlet" or how.quantity_skew > 0:
+        raise FedfluxError(f"{dataset.name} is split by client already; dirichlet and quantity skew would deal it anew")
+    return named
+
+
+def _check_images(dataset: Dataset, how: Partition) -> None:
+    channels, height, width = dataset.image_shape
+    looks = {"px", "pxgy"} & set(shift_parts(how.shift))
+    if looks and min(height, width) < 2:
+        raise FedfluxError(f"{how.shift} rotates images; {dataset.name} holds vectors of {width} features")
+    if looks and channels not in (1, 3):
+        raise FedfluxError(f"{how.shift} needs grey or RGB images; {dataset.name} has {channels} channels")
+
+
+def _channels(dataset: Dataset, how: Partition) -> int:
+    parts = shift_parts(how.shift)
+    coloured = "px" in parts or ("pxgy" in parts and _hundred_rule(dataset))
+    return 3 if coloured else dataset.image_shape[0]
+
+
+def _deal(dataset: Dataset, how: Partition, clients: int) -> tuple[list[Rows], list[Rows]]:
+    train, test = dataset.train, dataset.test
+    if train.client is not None:
+        own_test = test.client if test.client is not None else np.zeros(0, dtype=np.int64)
+        shares = deal_existing(train.client, clients), deal_existing(own_test, clients)
+        if how.data_fraction == 1:
+            return shares
+        return [_fraction(rows, how, k) for k, rows in enumerate(shares[0])], shares[1]
+    subset = _fraction(np.arange(len(train)), how, 0)
+    if how.shift == "dirichlet":
+        alpha = how.alpha if how.alpha is not None else DIRICHLET_ALPHA[how.level]
+        by_class, test_rows = deal_dirichlet((train.y[subset], test.y), dataset.classes, clients, how.seed, alpha)
+        return [subset[rows] for rows in by_class], test_rows
+    shares_train = deal_shares(len(subset), clients, how.seed, "train", how.quantity_skew)
+    return [subset[rows] for rows in shares_train], deal_shares(len(test), clients, how.seed, "test")
+
+
+def _fraction(rows: Rows, how: Partition, client: int) -> Rows:
+    if how.data_fraction == 1:
+        return rows
+    count = max(1, round(how.data_fraction * len(rows)))
+    return np.sort(stream(how.seed, "data fraction", client=client).choice(rows, size=count, replace=False))
+
+
+def _truth(dataset: Dataset, how: Partition, patterns: list[Pattern]) -> NDArray[np.int64] | None:
+    """Pattern content, joined with the data's own clusters; None where distributions vary without clusters."""
+    continuous = how.shift == "dirichlet" or (how.strength is not None and how.patterns == "independent")
+    if continuous:
+        return None
+    drawn = pattern_truth(patterns)
+    if dataset.client_names is None:
+        return drawn
+    if dataset.client_clusters is None:
+        return None
+    pairs = np.stack([dataset.client_clusters, drawn], axis=1)
+    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)

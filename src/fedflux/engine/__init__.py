@@ -1,0 +1,55 @@
+"""How clients are run: one interface, several runners."""
+
+import torch
+
+from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
+from fedflux.engine.loop import LoopEngine
+from fedflux.engine.predictor import Predictor
+from fedflux.engine.stack import Stack
+from fedflux.errors import FedfluxError, unknown
+from fedflux.models import build_model
+
+ENGINES = {"loop": LoopEngine}
+PRECISIONS = ("fp32", "fp32-strict", "bf16")
+
+__all__ = [
+    "DivergedError",
+    "Engine",
+    "Job",
+    "Key",
+    "LoopEngine",
+    "Predictor",
+    "Stack",
+    "Statistic",
+    "Training",
+    "make_engine",
+]
+
+
+def make_engine(
+    engine: str, model: str, image_shape: tuple[int, int, int], classes: int, seed: int, device: str, precision: str
+) -> Engine:
+    """An engine by name, holding the run's model; `auto` takes the GPU where there is one."""
+    name = "loop" if engine == "auto" else engine
+    if name not in ENGINES:
+        raise unknown("engine", engine, [*ENGINES, "auto"])
+    if precision not in PRECISIONS:
+        raise unknown("precision", precision, PRECISIONS)
+    place = pick_device(device)
+    if place.startswith("cuda"):
+        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
+    return ENGINES[name](build_model(model, image_shape, classes, seed), place, precision)
+
+
+def pick_device(device: str) -> str:
+    """`auto`, `cpu`, `cuda` or `cuda:N`, checked against this machine."""
+    if device == "auto":
+        return "cuda" if torch.cuda.is_available() else "cpu"
+    kind, _, index = device.partition(":")
+    if kind not in ("cpu", "cuda") or (index and not index.isdigit()):
+        raise FedfluxError(f"unknown device '{device}': choose auto, cpu, cuda or cuda:N")
+    if kind == "cuda" and int(index or 0) >= torch.cuda.device_count():
+        raise FedfluxError(
+            f"device '{device}' is not there: this machine shows {torch.cuda.device_count()} CUDA devices"
+        )
+    return device

@@ -1,0 +1,88 @@
+"""How clients are run: the one interface behind which runners differ in speed, never in results."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedflux.data import Cohort, Features, Split
+from fedflux.engine.predictor import Predictor
+from fedflux.engine.rules import Extras, Rule
+from fedflux.engine.stack import Stack
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class Job:
+    """One client's local work: whose data, and which rows of the start stack it begins from."""
+
+    client: int
+    models: tuple[int, ...] = (0,)
+
+
+@dataclass(frozen=True)
+class Key:
+    """Where random draws come from: the run's seed and the round."""
+
+    seed: int
+    round: int
+
+
+@dataclass(frozen=True)
+class Training:
+    """Local training: passes over the client's data, batch size, SGD."""
+
+    epochs: int
+    batch_size: int
+    lr: float
+    momentum: float
+
+
+class Statistic(Protocol[T]):
+    """A per-client summary of latents, built batch by batch so that no latent leaves the device."""
+
+    def add(self, so_far: T | None, latents: Tensor, labels: Tensor | None) -> T:
+        """The summary with one more batch; `labels` is None where the client has none."""
+
+
+class DivergedError(RuntimeError):
+    """Training left the finite numbers; the message names the client and the round."""
+
+
+class Engine(Protocol):
+    """Runs clients. Engines know no method."""
+
+    name: str
+    device: str
+    precision: str
+
+    def initial(self) -> Stack:
+        """The initial model, as a stack of one."""
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of every job; the result holds each job's parameter sets, in job order."""
+
+    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member, NaN where the split is empty."""
+
+    def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
+        """Class probabilities of every client's images."""
+
+    def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
+        """Per-sample cross-entropy, one array (models × samples, in dataset order) a member."""
+
+    def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
+        """A statistic of every client's latents under the stack's only model."""

@@ -1,0 +1,213 @@
+"""The reference engine: clients one after another in this process, simple enough to trust."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import TypeVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn.functional import cross_entropy
+
+from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
+from fedflux.engine.predictor import Predictor
+from fedflux.engine.rules import Batch, Extras, LossRule, Rule, Sgd
+from fedflux.engine.stack import Parameters, Stack
+from fedflux.streams import stream
+
+T = TypeVar("T")
+EVALUATION_BATCH = 512
+
+
+class LoopEngine:
+    """Trains and evaluates clients one by one on one device."""
+
+    name = "loop"
+
+    def __init__(self, model: nn.Module, device: str = "cpu", precision: str = "fp32") -> None:
+        self.device = device
+        self.precision = precision
+        self._model = model.to(device)
+        self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self._has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        self._initial = Stack.of(model)
+
+    def initial(self) -> Stack:
+        """The model as it was built."""
+        return self._initial
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of every job in order."""
+        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        rows: list[Parameters] = []
+        self._model.train()
+        for position, job in enumerate(jobs):
+            data = cohort.data(job.client, "train")
+            params = tuple(self._trainable(start.row(model)) for model in job.models)
+            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
+            rows += [{name: tensor.detach() for name, tensor in one.items()} for one in params]
+        trained = Stack.join(rows)
+        for row in np.flatnonzero(~trained.finite())[:1]:
+            client = [job.client for job in jobs for _ in job.models][row]
+            raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
+        return trained
+
+    def _train_one(
+        self,
+        data: Labelled,
+        params: tuple[Parameters, ...],
+        training: Training,
+        key: Key,
+        client: int,
+        rule: Rule,
+        extras: Extras,
+    ) -> tuple[Parameters, ...]:
+        order = stream(key.seed, "batches", key.round, client)
+        x, y = data.x.to(self.device), data.y.to(self.device)
+        index = 0
+        for _ in range(training.epochs):
+            memory = rule.start(params)
+            shuffled = torch.from_numpy(order.permutation(len(data))).to(self.device)
+            for positions in torch.split(shuffled, training.batch_size):
+                if self._has_batch_norm and len(positions) == 1:
+                    continue  # a batch of one has no variance
+                batch = Batch(_images(x[positions]), y[positions], positions)
+                params, memory = rule.step(self._apply, params, memory, batch, extras, index)
+                index += 1
+        return params
+
+    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member on a split."""
+        scores = np.full(len(cohort), np.nan)
+        for k, client in enumerate(cohort):
+            data = cohort.data(client, split)
+            if len(data):
+                predicted = self._probabilities(predictor, k, data).argmax(dim=1)
+                scores[k] = float((predicted == data.y.to(self.device)).double().mean())
+        return scores
+
+    def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
+        """Class probabilities of every client's images."""
+        return [self._probabilities(predictor, k, one).cpu().numpy() for k, one in enumerate(features)]
+
+    def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
+        """Cross-entropy of every sample under every model."""
+        result = []
+        for client in cohort:
+            data = cohort.data(client, split)
+            y = data.y.to(self.device)
+            per_model = [
+                cross_entropy(self._outputs(stack.row(m), data, self._apply), y, reduction="none")
+                for m in range(len(stack))
+            ]
+            result.append(torch.stack(per_model).cpu().numpy())
+        return result
+
+    def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
+        """Stream every client's latents through a statistic."""
+        summaries = []
+        params = stack.row(0)
+        for data in clients:
+            labels = data.y.to(self.device) if isinstance(data, Labelled) else None
+            summary: T | None = None
+            with torch.no_grad(), self._evaluating():
+                for begin, x in self._chunks(data):
+                    chunk = None if labels is None else labels[begin : begin + len(x)]
+                    summary = statistic.add(summary, self._encode(params, x), chunk)
+            if summary is None:
+                raise ValueError("a client without examples has no statistic")
+            summaries.append(summary)
+        return summaries
+
+    def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
+        """The client's mixture of softmax outputs; models of weight zero are not run."""
+        weights = predictor.weights[client]
+        used = np.flatnonzero(weights)
+        mixed: Tensor | None = None
+        for model in used:
+            outputs = self._outputs(predictor.stack.row(int(model)), data, self._apply).softmax(dim=1)
+            mixed = outputs * float(weights[model]) if mixed is None else mixed + outputs * float(weights[model])
+        if mixed is None:
+            raise ValueError(f"client {client} of the predictor has no model")
+        return mixed
+
+    def _outputs(self, params: Parameters, data: Features, run: Callable[[Parameters, Tensor], Tensor]) -> Tensor:
+        with torch.no_grad(), self._evaluating():
+            outputs = [run(params, x).float() for _, x in self._chunks(data)]
+        return torch.cat(outputs)
+
+    def _chunks(self, data: Features) -> Iterator[tuple[int, Tensor]]:
+        for begin in range(0, len(data), EVALUATION_BATCH):
+            yield begin, _images(data.x[begin : begin + EVALUATION_BATCH].to(self.device))
+
+    def _apply(self, params: Parameters, x: Tensor) -> Tensor:
+        with self._autocast():
+            logits: Tensor = functional_call(self._model, params, (x,))
+        return logits.float()
+
+    def _encode(self, params: Parameters, x: Tensor) -> Tensor:
+        with self._autocast():
+            latents: Tensor = functional_call(_Encoder(self._model), _prefixed(params), (x,))
+        return latents.float()
+
+    def _autocast(self) -> AbstractContextManager[object]:
+        if self.precision != "bf16":
+            return nullcontext()
+        return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
+
+    def _evaluating(self) -> "_EvaluationMode":
+        return _EvaluationMode(self._model)
+
+    def _trainable(self, params: Parameters) -> Parameters:
+        """Own copies, so that neither steps nor BatchNorm's running statistics touch the start stack."""
+        return {
+            name: tensor.clone().requires_grad_(name in self._trained and tensor.is_floating_point())
+            for name, tensor in params.items()
+        }
+
+
+class _Encoder(nn.Module):
+    """A model seen through `encode`, so that a functional call can reach it."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, x: Tensor) -> Tensor:
+        latents: Tensor = self.model.encode(x)  # type: ignore[operator]
+        return latents
+
+
+class _EvaluationMode:
+    """The model in evaluation mode for a while."""
+
+    def __init__(self, model: nn.Module) -> None:
+        self._model = model
+
+    def __enter__(self) -> None:
+        self._was_training = self._model.training
+        self._model.eval()
+
+    def __exit__(self, *_: object) -> None:
+        self._model.train(self._was_training)
+
+
+def _prefixed(params: Parameters) -> Parameters:
+    return {f"model.{name}": tensor for name, tensor in params.items()}
+
+
+def _images(x: Tensor) -> Tensor:
+    """Pixels as floats in 0 to 1."""
+    return x.float() / 255 if x.dtype == torch.uint8 else x

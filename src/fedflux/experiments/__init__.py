@@ -1,0 +1,1 @@
+"""What is asked: configuration, presets, the runner and what it leaves on disk."""

@@ -1,0 +1,176 @@
+"""A run's configuration: preset, then config file, then flags; checked once, in full, before anything is touched."""
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from shlex import quote
+from types import NoneType, UnionType
+from typing import Any, Literal, get_args, get_origin
+
+from fedflux.algorithms import ALGORITHMS, DescriptorSettings, Settings
+from fedflux.data import Partition
+from fedflux.data.levels import check_level
+from fedflux.engine import Training
+from fedflux.errors import FedfluxError, unknown
+from fedflux.experiments.presets import preset
+from fedflux.flux.clustering import Clusterer, check_clusterer
+
+
+@dataclass(frozen=True)
+class RunConfig:
+    """Everything a run is told. Field names are the flags, with underscores."""
+
+    dataset: str = "digits"
+    data_dir: str | None = None
+    shift: str = "px"
+    level: int = 4
+    clients: int | None = None
+    seed: int = 42
+    patterns: Literal["independent", "shared"] = "independent"
+    bank: int = 5
+    strength: float | None = None
+    alpha: float | None = None
+    quantity_skew: float = 0.0
+    data_fraction: float = 1.0
+    participation: float = 1.0
+    algorithm: str = "flux"
+    clusters: int | Literal["true"] | None = None
+    clusterer: str = "adaptive-dbscan"
+    cluster_round: int | Literal["auto"] = "auto"
+    eps_scale: float = 1.0
+    components: int = 10
+    covariance: Literal["diagonal", "full"] = "diagonal"
+    bounds: Literal["coordinate", "scalar"] = "coordinate"
+    model: str = "auto"
+    rounds: int = 10
+    epochs: int = 2
+    batch_size: int = 64
+    lr: float = 0.005
+    momentum: float = 0.9
+    engine: str = "auto"
+    device: str = "auto"
+    precision: Literal["fp32", "fp32-strict", "bf16"] = "fp32"
+    until: Literal["clustered"] | None = None
+    out: str | None = None
+
+    def __post_init__(self) -> None:
+        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1)):
+            if getattr(self, name) < low:
+                raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
+        if not 0 < self.participation <= 1:
+            raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
+        if not self.lr > 0:
+            raise FedfluxError(f"--lr {self.lr}: give a value above 0")
+        if not 0 <= self.momentum < 1:
+            raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
+        if not self.eps_scale > 0:
+            raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
+        if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
+            raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
+        if isinstance(self.clusters, int) and self.clusters < 1:
+            raise FedfluxError(f"--clusters {self.clusters}: give 1 or more")
+        check_level(self.level)
+        check_clusterer(self.clusterer)
+        if self.algorithm not in ALGORITHMS:
+            raise unknown("algorithm", self.algorithm, ALGORITHMS)
+        self.partition()
+
+    def partition(self) -> Partition:
+        """How the dataset becomes a federation."""
+        return Partition(
+            shift=self.shift,
+            level=self.level,
+            clients=self.clients,
+            seed=self.seed,
+            patterns=self.patterns,
+            bank=self.bank,
+            strength=self.strength,
+            alpha=self.alpha,
+            quantity_skew=self.quantity_skew,
+            data_fraction=self.data_fraction,
+        )
+
+    def settings(self) -> Settings:
+        """What the algorithm is told."""
+        return Settings(
+            rounds=self.rounds,
+            training=Training(self.epochs, self.batch_size, self.lr, self.momentum),
+            seed=self.seed,
+            clusterer=Clusterer(
+                self.clusterer, self.clusters if isinstance(self.clusters, int) else None, self.eps_scale
+            ),
+            true_count=self.clusters == "true",
+            cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
+            descriptor=DescriptorSettings(
+                components=self.components,
+                full_covariance=self.covariance == "full",
+                scalar_bounds=self.bounds == "scalar",
+            ),
+        )
+
+    def command(self) -> str:
+        """The command that repeats this run: every choice that differs from the dataset's defaults."""
+        defaults = asdict(RunConfig(**{**preset(self.dataset), "dataset": self.dataset}))
+        given = {k: v for k, v in asdict(self).items() if v is not None and v != defaults[k]}
+        flags = {"dataset": self.dataset, **given}
+        return " ".join(["fedflux run", *(f"--{k.replace('_', '-')} {quote(str(v))}" for k, v in flags.items())])
+
+    def folder_name(self) -> str:
+        """A readable folder that two different configurations never share."""
+        told = {k: v for k, v in asdict(self).items() if k not in ("out", "engine", "device", "data_dir")}
+        digest = sha256(dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        return f"{self.dataset}-{self.shift.replace('+', '-')}{self.level}-{self.algorithm}-s{self.seed}-{digest}"
+
+
+def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> RunConfig:
+    """Preset of the dataset, overridden by the file, overridden by the options that are not None."""
+    from_file = read_config_file(config_file) if config_file else {}
+    given = {**from_file, **{k: v for k, v in options.items() if v is not None}}
+    known = {field.name: field.type for field in fields(RunConfig)}
+    for key, value in given.items():
+        if key not in known:
+            raise unknown("setting", key, known)
+        given[key] = _typed(key, value, known[key])
+    return RunConfig(**{**preset(given.get("dataset", "digits")), **given})
+
+
+def read_config_file(path: Path) -> dict[str, Any]:
+    """A TOML file with the flags' names as keys; dashes and underscores are the same."""
+    try:
+        content = tomllib.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise FedfluxError(f"cannot read config file {path}: {error.strerror}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise FedfluxError(f"config file {path} is not valid TOML: {error}") from error
+    return {key.replace("-", "_"): value for key, value in content.items()}
+
+
+def _typed(key: str, value: Any, wanted: Any) -> Any:
+    """The value as the field's type; integers pass for floats, a string of digits for an integer."""
+    options = get_args(wanted) if isinstance(wanted, UnionType) or get_origin(wanted) is not Literal else (wanted,)
+    options = options or (wanted,)
+    for option in options:
+        if get_origin(option) is Literal:
+            if value in get_args(option):
+                return value
+        elif option is NoneType:
+            if value is None:
+                return None
+        elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
+            return float(value)
+        elif option is int and isinstance(value, str) and value.lstrip("-").isdigit():
+            return int(value)
+        elif isinstance(value, option) and not isinstance(value, bool):
+            return value
+        elif option is str and isinstance(value, Path):
+            return str(value)
+    words = [str(choice) for o in options if get_origin(o) is Literal for choice in get_args(o)]
+    words += [
+        {"int": "a whole number", "float": "a number", "str": "text"}[o.__name__]
+        for o in options
+        if o in (int, float, str)
+    ]
+    raise FedfluxError(f"--{key.replace('_', '-')} '{value}' does not fit: give {' or '.join(words)}")

@@ -1,0 +1,51 @@
+"""Cluster a run's saved descriptors again, with any clusterer, without training anything."""
+
+from pathlib import Path
+from typing import Any
+from zipfile import BadZipFile
+
+import numpy as np
+
+from fedflux.errors import FedfluxError
+from fedflux.experiments.runner import DESCRIPTOR_FILE
+from fedflux.experiments.scores import cluster_scores
+from fedflux.files import jsonable
+from fedflux.flux.clustering import Clusterer, find_clusters
+from fedflux.flux.descriptor import Descriptors
+
+
+def recluster(run: Path, clusterer: str, clusters: int | str | None, eps_scale: float = 1.0) -> dict[str, Any]:
+    """Labels and scores of a clusterer on the descriptors in a run folder (or in the .npz file itself)."""
+    arrays = _load(run)
+    descriptors = Descriptors.from_arrays(arrays)
+    truth = arrays.get("truth")
+    count = clusters
+    if clusters == "true":
+        if truth is None:
+            raise FedfluxError(f"{run}: these clients have no true clusters; give --clusters M")
+        count = len(np.unique(truth))
+    if isinstance(count, str):
+        raise FedfluxError(f"--clusters '{clusters}' does not fit: give a whole number or true")
+    found = find_clusters(descriptors, Clusterer(clusterer, count, eps_scale))
+    answer: dict[str, Any] = jsonable(
+        {
+            "clusterer": clusterer,
+            "clients": arrays.get("clients", np.arange(len(descriptors))),
+            "labels": found.labels,
+            **cluster_scores(found.labels, truth),
+        }
+    )
+    return answer
+
+
+def _load(run: Path) -> dict[str, Any]:
+    path = run if run.is_file() else run / DESCRIPTOR_FILE
+    if not run.exists():
+        raise FedfluxError(f"{run} does not exist: give the folder of a run")
+    if not path.exists():
+        raise FedfluxError(f"{run} holds no {DESCRIPTOR_FILE}: only runs that cluster (flux, …) save descriptors")
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {key: archive[key] for key in archive.files}
+    except (OSError, ValueError, BadZipFile, EOFError) as error:
+        raise FedfluxError(f"{path} is not a readable .npz file: {error}") from error

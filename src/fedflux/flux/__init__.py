@@ -1,0 +1,1 @@
+"""The method: bounds, projector, moments, descriptor, trigger, clustering, assignment. Arrays in, arrays out."""

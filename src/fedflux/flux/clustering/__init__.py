@@ -1,0 +1,91 @@
+"""Clusterers by name, and the one call that clusters descriptors with any of them."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+
+from fedflux.errors import FedfluxError, unknown
+from fedflux.flux.assignment import cluster_centroids
+from fedflux.flux.clustering.adaptive_dbscan import AdaptiveDBSCAN, noise_to_singletons
+from fedflux.flux.clustering.silhouette import SilhouetteKMeans
+from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.scaling import BlockScaler
+
+__all__ = ["CLUSTERERS", "AdaptiveDBSCAN", "Clusterer", "Clusters", "SilhouetteKMeans", "find_clusters"]
+
+
+@dataclass(frozen=True)
+class Clusterer:
+    """Which clusterer, and what it needs: `clusters` for k-means, `eps_scale` for adaptive DBSCAN."""
+
+    name: str = "adaptive-dbscan"
+    clusters: int | None = None
+    eps_scale: float = 1.0
+
+
+def _kmeans(how: Clusterer) -> KMeans:
+    if how.clusters is None:
+        raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
+    if how.clusters < 1:
+        raise FedfluxError(f"{how.clusters} clusters: give 1 or more")
+    return KMeans(how.clusters, n_init=10, random_state=0)
+
+
+CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
+    "adaptive-dbscan": lambda how: AdaptiveDBSCAN(scale=how.eps_scale),
+    "kmeans": _kmeans,
+    "kmeans-silhouette": lambda how: SilhouetteKMeans(),
+    "hdbscan": lambda how: HDBSCAN(min_cluster_size=2, copy=True),
+    "agglomerative": lambda how: AgglomerativeClustering(n_clusters=None, distance_threshold=1.2, linkage="ward"),
+}
+
+
+def check_clusterer(name: str) -> None:
+    """Refuse an unknown name."""
+    if name not in CLUSTERERS:
+        raise unknown("clusterer", name, CLUSTERERS)
+
+
+@dataclass(frozen=True, eq=False)
+class Clusters:
+    """Clusters of clients, and what places others in them: the scaling and the centroids."""
+
+    labels: NDArray[np.int64]
+    scaler: BlockScaler
+    centroids: NDArray[np.float64]
+    """γ_m in the full descriptor space, for labelled late clients."""
+
+    def label_free_centroids(self, width: int) -> NDArray[np.float64]:
+        """γ_m cut to d′, the first `width` numbers, for unlabelled clients."""
+        return self.centroids[:, :width]
+
+
+def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
+    """U({d}; λ): scale the blocks, cluster, and number the clusters in order of their first client."""
+    check_clusterer(how.name)
+    estimator = CLUSTERERS[how.name](how)
+    if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):
+        raise FedfluxError(f"{how.clusters} clusters of {len(descriptors)} clients: ask for fewer")
+    vectors = BlockScaler.fit(descriptors).transform(descriptors)
+    if len(descriptors) == 1 or np.ptp(vectors, axis=0).max() == 0:
+        labels = np.zeros(len(descriptors), dtype=np.int64)
+    else:
+        labels = noise_to_singletons(estimator.fit(vectors).labels_)
+    return with_centroids(descriptors, labels)
+
+
+def with_centroids(descriptors: Descriptors, labels: NDArray[np.int64]) -> Clusters:
+    """Clusters whose labels are known already (found above, or the truth given to the oracle)."""
+    scaler = BlockScaler.fit(descriptors)
+    labels = in_order_of_appearance(labels)
+    return Clusters(labels, scaler, cluster_centroids(scaler.transform(descriptors), labels))
+
+
+def in_order_of_appearance(labels: NDArray[np.int64]) -> NDArray[np.int64]:
+    """The same clusters, numbered by their first member."""
+    _, first, inverse = np.unique(labels, return_index=True, return_inverse=True)
+    return np.argsort(np.argsort(first))[inverse.reshape(-1)].astype(np.int64)

@@ -1,0 +1,66 @@
+"""S3, moments: means and spreads of reduced latents, over all of a client's examples and within each class."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedflux.flux.projector import Projector
+
+
+@dataclass(frozen=True, eq=False)
+class MomentSums:
+    """Counts, Σz and Σz² (or Σzzᵀ) by group: row 0 is everything, row 1 + u is class u (absent without labels)."""
+
+    count: Tensor
+    first: Tensor
+    second: Tensor
+
+
+@dataclass(frozen=True)
+class MomentStatistic:
+    """The statistic of S3, streamed batch by batch in float64; `classes` is None for unlabelled clients."""
+
+    projector: Projector
+    classes: int | None
+    full: bool = False
+    """Full covariance matrices instead of per-coordinate standard deviations."""
+
+    def add(self, so_far: MomentSums | None, latents: Tensor, labels: Tensor | None) -> MomentSums:
+        """The sums with one more batch; as a matrix product, so that no atomic addition reorders them."""
+        z = self.projector.project(latents)
+        groups = torch.ones(len(z), 1, dtype=z.dtype, device=z.device)
+        if self.classes is not None:
+            if labels is None:
+                raise ValueError("class-conditional moments need labels")
+            groups = torch.cat([groups, one_hot(labels, self.classes).to(z.dtype)], dim=1)
+        squares = (z[:, :, None] * z[:, None, :]).flatten(1) if self.full else z * z
+        new = MomentSums(groups.sum(dim=0), groups.T @ z, groups.T @ squares)
+        if so_far is None:
+            return new
+        return MomentSums(so_far.count + new.count, so_far.first + new.first, so_far.second + new.second)
+
+
+@dataclass(frozen=True, eq=False)
+class Moments:
+    """Per group: count n, mean μ (l) and spread Σ: standard deviations (l), or a covariance matrix (l × l)."""
+
+    count: NDArray[np.int64]
+    mean: NDArray[np.float32]
+    spread: NDArray[np.float32]
+
+
+def moments(sums: MomentSums) -> Moments:
+    """Population moments (division by n, as numpy's default); an empty group gets zeros and count 0."""
+    count, first, second = (tensor.cpu().numpy() for tensor in (sums.count, sums.first, sums.second))
+    n = np.maximum(count, 1)[:, None]
+    mean = first / n
+    if second.shape[1] == first.shape[1]:
+        spread = np.sqrt(np.maximum(second / n - mean**2, 0))
+    else:
+        length = first.shape[1]
+        spread = (second / n).reshape(-1, length, length) - mean[:, :, None] * mean[:, None, :]
+    return Moments(count.astype(np.int64), mean.astype(np.float32), spread.astype(np.float32))

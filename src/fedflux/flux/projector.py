@@ -1,0 +1,44 @@
+"""S2, the shared projector: a PCA of synthetic points, so that every client derives the same map from the bounds."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedflux.flux.bounds import Bounds
+
+COMPONENTS = 10
+POINTS = 200
+SEED = 1
+
+
+@dataclass(frozen=True, eq=False)
+class Projector:
+    """ξ: latent (v) → reduced latent (l), as z = (latent − mean) · componentsᵀ."""
+
+    mean: NDArray[np.float64]
+    components: NDArray[np.float64]
+
+    def __len__(self) -> int:
+        return len(self.components)
+
+    def project(self, latents: Tensor) -> Tensor:
+        """Reduced latents in float64, on the latents' device."""
+        mean = torch.as_tensor(self.mean, device=latents.device)
+        components = torch.as_tensor(self.components, device=latents.device)
+        return (latents.double() - mean) @ components.T
+
+
+def fit_projector(bounds: Bounds, components: int = COMPONENTS, points: int = POINTS, seed: int = SEED) -> Projector:
+    """PCA of `points` uniform draws from the bounds; signs are fixed so that every machine gets the same map.
+
+    On a uniform box this is close to a random orthonormal projection: geometry is kept, variance is not maximised.
+    """
+    low, high = bounds.low.astype(np.float64), bounds.high.astype(np.float64)
+    synthetic = low + (high - low) * np.random.default_rng(seed).random((points, len(low)))
+    mean = synthetic.mean(axis=0)
+    axes = np.linalg.svd(synthetic - mean, full_matrices=False)[2][: min(components, len(low))]
+    largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, None], axis=1)
+    return Projector(mean, axes * np.where(largest < 0, -1.0, 1.0))

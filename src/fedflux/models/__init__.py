@@ -1,0 +1,50 @@
+"""What clients train: models by name, or any factory of the user's."""
+
+import sys
+from importlib import import_module
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from fedflux.errors import FedfluxError, unknown
+from fedflux.models.lenet5 import LeNet5
+from fedflux.models.mlp import MLP
+from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model
+from fedflux.models.resnet9 import ResNet9
+from fedflux.streams import stream_seed
+
+MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": MLP}
+
+__all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "ResNet9", "build_model"]
+
+
+def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
+    """A model with its initial weights; `name` is a known model or `package.module:factory`.
+
+    Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards.
+    """
+    factory = MODELS[name] if name in MODELS else _import_factory(name)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(stream_seed(seed, "initial model"))
+        model = as_encoding(factory(image_shape, classes))
+    check_model(model, image_shape, classes)
+    return model
+
+
+def _import_factory(name: str) -> ModelFactory:
+    if ":" not in name:
+        raise unknown("model", name, [*MODELS, "package.module:factory"])
+    module_name, _, attribute = name.partition(":")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        module = import_module(module_name)
+    except ImportError as error:
+        raise FedfluxError(f"cannot import '{module_name}' for --model {name}: {error}") from error
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise FedfluxError(f"'{module_name}' has no callable '{attribute}' for --model {name}")
+    found: ModelFactory = factory
+    return found

@@ -1,0 +1,90 @@
+"""What a model must offer, and how any `nn.Module` joins by naming its encoder."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import torch
+from torch import Tensor, nn
+
+from fedflux.errors import FedfluxError
+
+
+@runtime_checkable
+class Encoding(Protocol):
+    """A classifier that also shows its latents: `encode(x)` gives what descriptors are made of."""
+
+    def encode(self, x: Tensor) -> Tensor:
+        """One latent vector per input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One row of logits per input."""
+
+
+ModelFactory = Callable[[tuple[int, int, int], int], nn.Module]
+"""(image_shape, classes) → model."""
+
+
+class NamedEncoder(nn.Module):
+    """Any classifier, with the flattened output of one named submodule as its latent."""
+
+    def __init__(self, module: nn.Module, encoder: str) -> None:
+        super().__init__()
+        names = dict(module.named_modules())
+        if encoder not in names or encoder == "":
+            listed = ", ".join(name for name in names if name) or "no submodules"
+            raise FedfluxError(f"the model has no submodule '{encoder}' to serve as encoder: it has {listed}")
+        self.module = module
+        self.encoder = encoder
+
+    def encode(self, x: Tensor) -> Tensor:
+        """Run the module and keep what the encoder gave."""
+        caught: list[Tensor] = []
+
+        def catch(_: nn.Module, __: object, output: Tensor) -> None:
+            caught.append(output)
+
+        handle = self.module.get_submodule(self.encoder).register_forward_hook(catch)
+        try:
+            self.module(x)
+        finally:
+            handle.remove()
+        return caught[-1].flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The module's own logits."""
+        logits: Tensor = self.module(x)
+        return logits
+
+
+def as_encoding(module: object) -> nn.Module:
+    """The module itself if it has `encode`, wrapped if it names its `encoder` in a string attribute."""
+    if not isinstance(module, nn.Module):
+        raise FedfluxError(f"a model factory must return an nn.Module, not {type(module).__name__}")
+    if isinstance(module, Encoding):
+        return module
+    name = getattr(module, "encoder", None)
+    if isinstance(name, str):
+        return NamedEncoder(module, name)
+    raise FedfluxError(
+        f"{type(module).__name__} shows no latents: give it a method encode(x), "
+        "or an attribute `encoder` that names a submodule"
+    )
+
+
+def check_model(module: nn.Module, image_shape: tuple[int, int, int], classes: int) -> None:
+    """One forward pass on two blank images: catches a model that does not fit the data before any training."""
+    was_training = module.training
+    module.eval()
+    try:
+        with torch.no_grad():
+            images = torch.zeros(2, *image_shape)
+            logits, latents = module(images), module.encode(images)  # type: ignore[operator]
+    except (RuntimeError, ValueError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise FedfluxError(f"{type(module).__name__} fails on images of shape {image_shape}: {reason}") from error
+    finally:
+        module.train(was_training)
+    if tuple(logits.shape) != (2, classes):
+        raise FedfluxError(f"{type(module).__name__} gives outputs of shape {tuple(logits.shape)}, not (2, {classes})")
+    if latents.ndim != 2 or len(latents) != 2:
+        raise FedfluxError(f"{type(module).__name__}.encode gives shape {tuple(latents.shape)}, not (2, features)")
