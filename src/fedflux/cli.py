@@ -145,8 +145,7 @@ def cluster(
 ) -> None:
     """Cluster a run's descriptors again with another clusterer, in milliseconds."""
     name = clusterer or str(RunConfig.__dataclass_fields__["clusterer"].default)
-    count = int(clusters) if clusters is not None and clusters.isdigit() else clusters
-    _answer(recluster(run, name, count, 1.0 if eps_scale is None else eps_scale), as_json, display.show_clusters)
+    _answer(recluster(run, name, clusters, 1.0 if eps_scale is None else eps_scale), as_json, display.show_clusters)
 
 
 @app.command()
@@ -170,11 +169,11 @@ def partition(
     """Write a shifted federation to disk: one .npz per client and a JSON manifest."""
     told = {k: v for k, v in locals().items() if k not in ("config", "as_json", "out")}
     federation, settings = build_federation(make_config(told, config))
-    folder = make_folder(out, "partition", MANIFEST)
+    folder = make_folder(out, "partition", MANIFEST, {"checksum", "clients"})
     with display.stderr.status("writing clients"):
         export_federation(federation, settings.partition(), folder)
     answer = {"clients": len(federation), "path": str(folder)}
-    _answer(answer, as_json, lambda a: display.stdout.print(f"{a['clients']} clients written to {a['path']}"))
+    _answer(answer, as_json, lambda a: display.show_line(f"{a['clients']} clients written to {a['path']}"))
 
 
 @app.command()

@@ -5,9 +5,11 @@ from contextlib import contextmanager
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from fedflux.errors import FedfluxError
 from fedflux.experiments.runner import Progress as RoundProgress
 
 stdout = Console()
@@ -35,7 +37,11 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
             for event in progress.events:
                 bar.console.print(f"  {event}", highlight=False)
 
-        yield show
+        try:
+            yield show
+        except FedfluxError:
+            bar.live.transient = True  # the bar goes, so that bad input is answered by its one line alone
+            raise
 
 
 def show_run(result: dict[str, Any]) -> None:
@@ -53,7 +59,12 @@ def show_run(result: dict[str, Any]) -> None:
         f"{_bytes(result['bytes_up'])} up, {_bytes(result['bytes_down'])} down",
         highlight=False,
     )
-    stdout.print(f"saved in {result['run_dir']}", highlight=False)
+    show_line(f"saved in {result['run_dir']}")
+
+
+def show_line(text: str) -> None:
+    """Plain text on one line: brackets in a path are no markup, and a long path is not broken."""
+    stdout.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def show_clusters(result: dict[str, Any]) -> None:
@@ -74,7 +85,7 @@ def show_checks(checks: list[dict[str, Any]]) -> None:
         table.add_column(column)
     for check in checks:
         mark = "[green]ok" if check["ok"] else "[red]missing" if check["needed"] else "[yellow]absent"
-        table.add_row(mark, check["check"], check["detail"])
+        table.add_row(mark, check["check"], escape(check["detail"]))
     stdout.print(table)
 
 

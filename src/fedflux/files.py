@@ -3,7 +3,7 @@
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from json import dumps
+from json import dumps, loads
 from math import isnan
 from pathlib import Path
 from tempfile import NamedTemporaryFile
@@ -41,17 +41,26 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
         np.savez_compressed(handle, **arrays)
 
 
-def make_folder(path: Path, purpose: str, marker: str) -> Path:
-    """A folder to write in: new, empty, or one of ours (it holds `marker`); anything else is left alone."""
+def make_folder(path: Path, purpose: str, marker: str, keys: set[str]) -> Path:
+    """A folder to write in: new, empty, or one of ours (its file `marker` has `keys`); anything else is left alone."""
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()) and not (path / marker).exists():
+        if any(path.iterdir()) and not _holds(path / marker, keys):
             raise FedfluxError(f"{path} holds other files and no {purpose}; name an empty or new folder")
         with NamedTemporaryFile(dir=path):
             pass
     except OSError as error:
         raise FedfluxError(f"cannot write {purpose} to {path}: {error.strerror}") from error
     return path
+
+
+def _holds(path: Path, keys: set[str]) -> bool:
+    """Whether a file is a JSON object with these keys: other programs, too, call their files config.json."""
+    try:
+        content = loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return isinstance(content, dict) and keys <= content.keys()
 
 
 def jsonable(value: Any) -> Any:

@@ -32,12 +32,16 @@ class Dataset:
     classes: int
     client_names: tuple[str, ...] | None = None
     client_clusters: NDArray[np.int64] | None = None
+    pixels: tuple[float, float] = (0.5, 0.5)
+    """Mean and deviation (pixels in 0 to 1) by which models see images standardised: published constants of the public
+    datasets, one half for people's own data, so that no statistic of private images is needed."""
 
     def __post_init__(self) -> None:
         for part, examples in (("training", self.train), ("test", self.test)):
             _check(self, part, examples)
         if len(self.train) == 0:
             raise FedfluxError(f"{self.name}: the training part holds no example")
+        _check_clients(self)
 
     @property
     def image_shape(self) -> tuple[int, int, int]:
@@ -61,6 +65,8 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     x, y, where = examples.x, examples.y, f"{dataset.name}, {part} part"
     if x.ndim != 4:
         raise FedfluxError(f"{where}: images must have shape (N, channels, height, width), not {x.shape}")
+    if y.ndim != 1:
+        raise FedfluxError(f"{where}: labels must have shape (N,), not {y.shape}")
     if len(x) != len(y):
         raise FedfluxError(f"{where}: {len(x)} images but {len(y)} labels")
     if x.shape[1:] != dataset.train.x.shape[1:]:
@@ -69,6 +75,8 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
         )
     if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
         raise FedfluxError(f"{where}: images of type {x.dtype}; give uint8 (0 to 255) or floating point (0 to 1)")
+    if (x.dtype == np.uint8) != (dataset.train.x.dtype == np.uint8):
+        raise FedfluxError(f"{where}: images of type {x.dtype}, but training images are {dataset.train.x.dtype}")
     if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
         raise FedfluxError(f"{where}: image {row} holds NaN or infinite pixels; clean the data first")
@@ -80,3 +88,19 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
         raise FedfluxError(f"{where}: label {int(y[row])} of example {row} is outside 0 to {dataset.classes - 1}")
     if examples.client is not None and len(examples.client) != len(y):
         raise FedfluxError(f"{where}: {len(y)} labels but {len(examples.client)} client ids")
+
+
+def _check_clients(dataset: Dataset) -> None:
+    """Client ids, names and clusters come together or not at all: a stray id would be dealt to somebody else."""
+    names, clusters = dataset.client_names, dataset.client_clusters
+    if names is None:
+        if clusters is not None or dataset.train.client is not None or dataset.test.client is not None:
+            raise FedfluxError(f"{dataset.name}: client ids or clusters without client names; give client_names")
+        return
+    for part, examples in (("training", dataset.train), ("test", dataset.test)):
+        if examples.client is None and len(examples):
+            raise FedfluxError(f"{dataset.name}, {part} part: {len(names)} client names but no client ids")
+        if examples.client is not None and not np.isin(examples.client, np.arange(len(names))).all():
+            raise FedfluxError(f"{dataset.name}, {part} part: client ids must be integers 0 to {len(names) - 1}")
+    if clusters is not None and len(clusters) != len(names):
+        raise FedfluxError(f"{dataset.name}: {len(names)} client names but {len(clusters)} client clusters")

@@ -78,6 +78,8 @@ class Federation:
 
     def blind(self) -> "Federation":
         """The same clients with the truth and the patterns locked away: what an ordinary algorithm is given."""
+        if self._blind:
+            return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
         return replace(self, patterns=locked, _truth=None, _blind=True)
 
@@ -109,7 +111,7 @@ class Federation:
         x, y = pattern.transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if x.dtype != np.uint8:
             x = x.astype(np.float32)
-        return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.copy()), rows)
+        return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), rows)
 
 
 class _Locked(Sequence[Pattern]):

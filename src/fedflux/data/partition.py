@@ -52,11 +52,13 @@ class Partition:
             raise FedfluxError(f"data fraction {self.data_fraction} is outside 0 to 1")
         if not 0 <= self.quantity_skew <= 1:
             raise FedfluxError(f"quantity skew {self.quantity_skew} is outside 0 to 1")
-        if self.alpha is not None and not self.alpha > 0:
-            raise FedfluxError(f"alpha {self.alpha}: Dirichlet needs a value above 0")
+        if self.alpha is not None and not 0 < self.alpha < float("inf"):
+            raise FedfluxError(f"alpha {self.alpha}: Dirichlet needs a finite value above 0")
         if self.patterns not in ("independent", "shared"):
             raise FedfluxError(f"unknown patterns '{self.patterns}': choose independent or shared")
         shift_parts(self.shift)
+        if self.shift == "dirichlet" and self.quantity_skew > 0:
+            raise FedfluxError("dirichlet decides the clients' sizes itself; leave quantity skew at 0")
 
 
 def partition(dataset: Dataset, how: Partition) -> Federation:
@@ -158,7 +160,7 @@ def _deal(dataset: Dataset, how: Partition, clients: int) -> tuple[list[Rows], l
 def _fraction(rows: Rows, how: Partition, client: int) -> Rows:
     if how.data_fraction == 1:
         return rows
-    count = max(1, round(how.data_fraction * len(rows)))
+    count = min(len(rows), max(1, round(how.data_fraction * len(rows))))
     return np.sort(stream(how.seed, "data fraction", client=client).choice(rows, size=count, replace=False))
 
 

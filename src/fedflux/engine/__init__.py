@@ -2,6 +2,7 @@
 
 import torch
 
+from fedflux.data import Federation
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.predictor import Predictor
@@ -27,9 +28,9 @@ __all__ = [
 
 
 def make_engine(
-    engine: str, model: str, image_shape: tuple[int, int, int], classes: int, seed: int, device: str, precision: str
+    engine: str, model: str, federation: Federation, seed: int, device: str = "auto", precision: str = "fp32"
 ) -> Engine:
-    """An engine by name, holding the run's model; `auto` takes the GPU where there is one."""
+    """An engine by name, holding a model made for the federation's images; `auto` takes the GPU where there is one."""
     name = "loop" if engine == "auto" else engine
     if name not in ENGINES:
         raise unknown("engine", engine, [*ENGINES, "auto"])
@@ -38,7 +39,8 @@ def make_engine(
     place = pick_device(device)
     if place.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
-    return ENGINES[name](build_model(model, image_shape, classes, seed), place, precision)
+    built = build_model(model, federation.image_shape, federation.classes, seed)
+    return ENGINES[name](built, place, precision, federation.dataset.pixels)
 
 
 def pick_device(device: str) -> str:

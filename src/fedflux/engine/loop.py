@@ -27,9 +27,16 @@ class LoopEngine:
 
     name = "loop"
 
-    def __init__(self, model: nn.Module, device: str = "cpu", precision: str = "fp32") -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+    ) -> None:
         self.device = device
         self.precision = precision
+        self._pixels = pixels
         self._model = model.to(device)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
@@ -83,7 +90,7 @@ class LoopEngine:
             for positions in torch.split(shuffled, training.batch_size):
                 if self._has_batch_norm and len(positions) == 1:
                     continue  # a batch of one has no variance
-                batch = Batch(_images(x[positions]), y[positions], positions)
+                batch = Batch(self._images(x[positions]), y[positions], positions)
                 params, memory = rule.step(self._apply, params, memory, batch, extras, index)
                 index += 1
         return params
@@ -150,7 +157,12 @@ class LoopEngine:
 
     def _chunks(self, data: Features) -> Iterator[tuple[int, Tensor]]:
         for begin in range(0, len(data), EVALUATION_BATCH):
-            yield begin, _images(data.x[begin : begin + EVALUATION_BATCH].to(self.device))
+            yield begin, self._images(data.x[begin : begin + EVALUATION_BATCH].to(self.device))
+
+    def _images(self, x: Tensor) -> Tensor:
+        """Standardised pixels."""
+        mean, deviation = self._pixels
+        return ((x.float() / 255 if x.dtype == torch.uint8 else x) - mean) / deviation
 
     def _apply(self, params: Parameters, x: Tensor) -> Tensor:
         with self._autocast():
@@ -206,8 +218,3 @@ class _EvaluationMode:
 
 def _prefixed(params: Parameters) -> Parameters:
     return {f"model.{name}": tensor for name, tensor in params.items()}
-
-
-def _images(x: Tensor) -> Tensor:
-    """Pixels as floats in 0 to 1."""
-    return x.float() / 255 if x.dtype == torch.uint8 else x

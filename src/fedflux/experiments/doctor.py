@@ -1,6 +1,7 @@
 """Is this machine fit? Versions, devices, extras, write access, and a short run that must learn."""
 
 import platform
+import sys
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from tempfile import NamedTemporaryFile, TemporaryDirectory
@@ -19,7 +20,7 @@ EXTRAS = {"flower": "flwr", "privacy": "opendp", "track": "tensorboard", "peers"
 def examine(folder: Path) -> list[dict[str, Any]]:
     """Every check with its outcome; `needed` tells a fault from a mere absence."""
     return [
-        _check("python", platform.python_version_tuple()[:2] >= ("3", "11"), platform.python_version()),
+        _check("python", sys.version_info >= (3, 11), platform.python_version()),
         *(_package(name, needed=True) for name in NEEDED),
         *(_package(name, needed=False, use=use) for name, use in HELPERS.items()),
         *(_package(name, needed=False, use=f"the extra {extra}") for extra, name in EXTRAS.items()),

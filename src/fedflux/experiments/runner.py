@@ -47,15 +47,7 @@ def run_config(config: RunConfig, on_round: Callable[[Progress], None] | None = 
     algorithm = make_algorithm(config.algorithm, config.settings())
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread():
-        engine = make_engine(
-            config.engine,
-            config.model,
-            federation.image_shape,
-            federation.classes,
-            config.seed,
-            config.device,
-            config.precision,
-        )
+        engine = make_engine(config.engine, config.model, view, config.seed, config.device, config.precision)
         state = algorithm.init(view, engine)
         folder = make_folder(Path(config.out or Path("runs") / config.folder_name()), "fedflux run", "config.json")
         write_json(folder / "config.json", {**asdict(config), "command": config.command()})

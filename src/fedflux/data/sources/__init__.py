@@ -1,6 +1,7 @@
 """Datasets by name: each source reads original files from a folder, or fetches them when they are absent."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 from fedflux.data.dataset import Dataset
@@ -22,9 +23,20 @@ SOURCES: dict[str, Callable[[Path | None], Dataset]] = {
     "npz": load_npz,
 }
 
+PIXELS: dict[str, tuple[float, float]] = {
+    "digits": (0.306, 0.376),
+    "mnist": (0.1307, 0.3081),
+    "fmnist": (0.2860, 0.3530),
+    "emnist": (0.1751, 0.3332),
+    "cifar10": (0.4734, 0.2516),
+    "cifar100": (0.4782, 0.2682),
+}
+"""Mean and deviation of the training pixels of public datasets, over all channels."""
+
 
 def load(name: str, data_dir: Path | None = None) -> Dataset:
     """The dataset of that name; `data_dir` holds its files, or a sub-folder of its name that does."""
     if name not in SOURCES:
         raise unknown("dataset", name, SOURCES)
-    return SOURCES[name](data_dir)
+    dataset = SOURCES[name](data_dir)
+    return replace(dataset, pixels=PIXELS.get(name, dataset.pixels))

@@ -1,0 +1,199 @@
+"""FedAvg, local, FLUX, prior and oracle: their rules, and what they may not see."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedflux.algorithms import ALGORITHMS, Settings, make_algorithm
+from fedflux.algorithms.base import aggregate
+from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
+from fedflux.data import Features, Federation, Labelled, Partition, partition
+from fedflux.data.sources import load
+from fedflux.engine import Engine, Job, Key, Stack, Training, make_engine
+from fedflux.errors import FedfluxError
+from fedflux.flux.clustering import Clusterer
+
+TRAINING = Training(epochs=1, batch_size=16, lr=0.05, momentum=0.9)
+SETTINGS = Settings(rounds=4, training=TRAINING, seed=5, clusterer=Clusterer("agglomerative"), cluster_round=2)
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return partition(load("digits"), Partition("px", level=3, clients=6, seed=5, data_fraction=0.5))
+
+
+@pytest.fixture(scope="module")
+def engine(federation: Federation) -> Engine:
+    return make_engine("loop", "mlp", federation, seed=5)
+
+
+def play(name, federation, engine, settings=SETTINGS, rounds=4, cohort=None):
+    algorithm = make_algorithm(name, settings)
+    view = federation if algorithm.uses_truth else federation.blind()
+    state = algorithm.init(view, engine)
+    history = []
+    for r in range(1, rounds + 1):
+        members = range(len(view)) if cohort is None else cohort(r)
+        state, metrics = algorithm.round(state, view.cohort(members, r), engine)
+        history.append(metrics)
+    return algorithm, state, history, view
+
+
+def test_fedavg_is_the_size_weighted_mean(federation: Federation, engine: Engine) -> None:
+    _, state, _, _ = play("fedavg", federation, engine, rounds=1)
+    cohort = federation.cohort(range(6))
+    trained = engine.train(engine.initial(), cohort, [Job(k) for k in range(6)], TRAINING, Key(5, 1))
+    sizes = np.array([federation.size(k, "train") for k in range(6)])
+    for name, tensor in trained.tensors.items():
+        expected = np.average(tensor.numpy().astype(np.float64), axis=0, weights=sizes)
+        np.testing.assert_allclose(state.model.tensors[name][0], expected, rtol=1e-5, atol=1e-7)
+
+
+def test_flux_is_fedavg_bit_for_bit_until_it_clusters(federation: Federation, engine: Engine) -> None:
+    _, global_state, _, _ = play("fedavg", federation, engine, rounds=2)
+    _, state, _, _ = play("flux", federation, engine, rounds=2)
+    assert state.cluster_round == 2
+    for m in range(len(state.models)):
+        for name, tensor in global_state.model.tensors.items():
+            assert torch.equal(state.models.tensors[name][m], tensor[0])
+
+
+def test_flux_with_one_cluster_is_fedavg_bit_for_bit(federation: Federation, engine: Engine) -> None:
+    one = replace(SETTINGS, clusterer=Clusterer("kmeans", clusters=1))
+    _, state, _, _ = play("flux", federation, engine, one)
+    _, global_state, _, _ = play("fedavg", federation, engine)
+    for name, tensor in global_state.model.tensors.items():
+        assert torch.equal(state.models.tensors[name], tensor)
+
+
+def test_oracle_has_the_true_clusters_and_trains_them_apart(federation: Federation, engine: Engine) -> None:
+    _, state, history, _ = play("oracle", federation, engine)
+    truth = federation.truth
+    assert truth is not None
+    pairs = state.assignment[:, None] == state.assignment[None]
+    np.testing.assert_array_equal(pairs, truth[:, None] == truth[None])
+    assert not torch.equal(*(state.models.tensors["classifier.weight"][m] for m in (0, 1)))
+    assert history[1].events == [f"round 2: {len(np.unique(truth))} clusters of 6 clients"]
+
+
+def test_prior_is_told_only_the_number(federation: Federation, engine: Engine) -> None:
+    algorithm, state, _, _ = play("flux-prior", federation, engine)
+    assert len(state.models) == len(np.unique(federation.truth))
+    assert algorithm.settings.clusterer.name == "kmeans"
+
+
+def test_an_empty_cluster_keeps_its_model() -> None:
+    models = Stack({"w": torch.tensor([[1.0], [2.0], [3.0]])})
+    trained = Stack({"w": torch.tensor([[10.0], [20.0]])})
+    found = aggregate(models, trained, np.array([2, 2]), np.array([1.0, 3.0]))
+    assert found.tensors["w"].flatten().tolist() == [1.0, 2.0, 17.5]
+
+
+def test_late_clients_are_placed_and_absent_ones_completed(federation: Federation, engine: Engine) -> None:
+    early, late = [0, 1, 2, 3], [0, 1, 2, 3, 4]
+    algorithm, state, history, view = play("flux", federation, engine, cohort=lambda r: early if r <= 2 else late)
+    assert state.assignment[4] >= 0
+    assert state.assignment[5] == -1
+    assert history[2].up[4] > history[3].up[4]  # the descriptor travels once
+    state = algorithm.complete(state, view.cohort(range(6)), engine)
+    assert (state.assignment >= 0).all()
+    assert state.described == (0, 1, 2, 3, 4, 5)
+    assert len(algorithm.described(state).descriptors) == 6
+
+
+def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: Engine) -> None:
+    truth = federation.truth
+    assert truth is not None
+    twins = next((a, b) for a in range(6) for b in range(a + 1, 6) if truth[a] == truth[b])
+    early = [k for k in range(6) if k != twins[1]]
+    settings = replace(SETTINGS, training=replace(TRAINING, epochs=4), cluster_round=3)
+    _, state, _, _ = play("oracle", federation, engine, settings, cohort=lambda r: early if r <= 3 else range(6))
+    assert state.assignment[twins[0]] == state.assignment[twins[1]]
+
+
+def test_only_the_methods_allowed_to_can_read_the_truth(federation: Federation, engine: Engine) -> None:
+    readers = {name for name in ALGORITHMS if make_algorithm(name, SETTINGS).uses_truth}
+    assert readers == {"oracle", "flux-prior"}
+    assert make_algorithm("flux", replace(SETTINGS, true_count=True)).uses_truth
+    for name in readers:  # and when handed a blind federation they fail instead of guessing
+        with pytest.raises(FedfluxError, match="may not read"):
+            make_algorithm(name, SETTINGS).init(federation.blind(), engine)
+    for name in set(ALGORITHMS) - readers:  # the others run to the end without asking
+        play(name, federation, engine, rounds=3)
+    with pytest.raises(FedfluxError, match="may not read"):
+        _ = federation.blind().truth
+    with pytest.raises(FedfluxError, match="may not read"):
+        _ = federation.blind().patterns[0]
+
+
+def test_truth_is_needed_where_it_is_used(federation: Federation, engine: Engine) -> None:
+    without = partition(load("digits"), Partition("dirichlet", level=3, clients=6))
+    with pytest.raises(FedfluxError, match="no true clusters"):
+        make_algorithm("oracle", SETTINGS).init(without, engine)
+
+
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n != "local"])
+def test_test_phase_cannot_see_labels(name: str, federation: Federation, engine: Engine) -> None:
+    """Whatever labels ride along, even as a labelled record, the chosen models stay the same."""
+    algorithm, state, _, view = play(name, federation, engine)
+    honest = view.cohort(range(6)).features("test")
+    assert all(type(one) is Features and not hasattr(one, "y") for one in honest)
+    generator = np.random.default_rng(0)
+    smuggled = [
+        Labelled(one.x, torch.from_numpy(generator.integers(10, size=len(one))), np.arange(len(one))) for one in honest
+    ]
+    expected = algorithm.unseen(state, honest, engine)
+    found = algorithm.unseen(state, smuggled, engine)
+    np.testing.assert_array_equal(found.weights, expected.weights)
+
+
+def test_unlabelled_descriptors_ignore_labels(federation: Federation, engine: Engine) -> None:
+    cohort = federation.cohort(range(6))
+    extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
+    labelled = [cohort.data(k, "test") for k in cohort]
+    with_labels = describe_unlabelled(extractor, labelled, engine)
+    without = describe_unlabelled(extractor, cohort.features("test"), engine)
+    np.testing.assert_array_equal(with_labels.vectors(), without.vectors())
+    assert without.classes == 0
+
+
+def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: Engine) -> None:
+    cohort = federation.cohort([1])
+    extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
+    found = describe(extractor, cohort, engine)
+    data = cohort.data(1, "train")
+
+    class Collect:
+        def add(self, so_far, latents, labels):
+            return latents if so_far is None else torch.cat([so_far, latents])
+
+    (latents,) = engine.reduce(engine.initial(), [data], Collect())
+    z = extractor.projector.project(latents).numpy()
+    np.testing.assert_allclose(found.mean[0, 0], z.mean(axis=0), rtol=1e-4, atol=1e-5)
+    for u in range(10):
+        mine = z[data.y.numpy() == u]
+        assert found.count[0, 1 + u] == len(mine)
+        np.testing.assert_allclose(found.mean[0, 1 + u], mine.mean(axis=0), rtol=1e-4, atol=1e-5)
+        np.testing.assert_allclose(found.spread[0, 1 + u], mine.std(axis=0), rtol=1e-3, atol=1e-4)
+
+
+def test_bytes_of_a_round(federation: Federation, engine: Engine) -> None:
+    _, state, history, _ = play("flux", federation, engine)
+    size = 4 * sum(t[0].numel() for t in state.models.tensors.values())
+    assert set(history[0].up.values()) == set(history[0].down.values()) == {size}
+    latent, classes, length = 64, 10, 10
+    descriptor = 4 * (2 * (classes + 1) * length + 2 * (classes + 1))
+    assert set(history[1].up.values()) == {size + 4 * 2 * latent + descriptor}
+    assert set(history[1].down.values()) == {size + 4 * 2 * latent}
+    assert set(history[2].up.values()) == {size}
+
+
+def test_local_models_stay_apart(federation: Federation, engine: Engine) -> None:
+    algorithm, state, history, view = play("local", federation, engine, rounds=2)
+    assert len(state.models) == 6
+    assert sum(history[0].up.values()) == 0
+    assert algorithm.unseen(state, view.cohort(range(6)).features("test"), engine) is None
+    known = algorithm.known(state, view.cohort([1, 3]), engine)
+    np.testing.assert_array_equal(known.weights.argmax(axis=1), [1, 3])

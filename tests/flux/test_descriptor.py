@@ -1,0 +1,158 @@
+"""S1 to S3 against numpy on raw latents, and the descriptor record."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedflux.errors import FedfluxError
+from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
+from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
+from fedflux.flux.moments import MomentStatistic, moments
+from fedflux.flux.projector import Projector, fit_projector
+from fedflux.flux.scaling import BlockScaler
+
+RNG = np.random.default_rng(0)
+
+
+def sums_in_chunks(statistic, latents, labels, size):
+    so_far = None
+    for begin in range(0, len(latents), size):
+        chunk = None if labels is None else torch.tensor(labels[begin : begin + size])
+        so_far = statistic.add(so_far, torch.tensor(latents[begin : begin + size]), chunk)
+    return so_far
+
+
+def identity_projector(length: int) -> Projector:
+    return Projector(np.zeros(length), np.eye(length))
+
+
+def test_bounds_are_the_extremes_over_batches_and_clients() -> None:
+    clients = [RNG.normal(size=(50, 7)).astype(np.float32) for _ in range(3)]
+    found = [client_bounds(sums_in_chunks(LatentRange(), x, None, 8)) for x in clients]
+    merged = merge_bounds(found)
+    everything = np.concatenate(clients)
+    np.testing.assert_array_equal(merged.low, everything.min(axis=0))
+    np.testing.assert_array_equal(merged.high, everything.max(axis=0))
+    scalar = scalar_bounds(merged)
+    assert np.all(scalar.low == 0)
+    np.testing.assert_allclose(scalar.high, 1.02 * everything.max(), rtol=1e-6)
+
+
+def test_projector_is_the_pca_of_the_synthetic_points() -> None:
+    bounds = Bounds(np.zeros(30, np.float32), np.linspace(1, 3, 30, dtype=np.float32))
+    projector = fit_projector(bounds, components=10)
+    synthetic = np.random.default_rng(1).random((200, 30)) * np.linspace(1, 3, 30)
+    covariance = np.cov(synthetic.T)
+    values = np.sort(np.linalg.eigvalsh(covariance))[::-1][:10]
+    projected = projector.project(torch.tensor(synthetic)).numpy()
+    np.testing.assert_allclose(projector.components @ projector.components.T, np.eye(10), atol=1e-10)
+    np.testing.assert_allclose(projected.var(axis=0, ddof=1), values, rtol=1e-5)
+    np.testing.assert_allclose(projected.mean(axis=0), 0, atol=1e-6)
+
+
+def test_projector_is_the_same_for_every_client_and_fits_short_latents() -> None:
+    bounds = Bounds(np.zeros(4, np.float32), np.ones(4, np.float32))
+    first, second = fit_projector(bounds), fit_projector(bounds)
+    np.testing.assert_array_equal(first.components, second.components)
+    assert len(first) == 4
+    flat = fit_projector(Bounds(np.ones(5, np.float32), np.ones(5, np.float32)))
+    assert np.isfinite(flat.components).all()
+
+
+@given(n=st.integers(1, 60), chunk=st.integers(1, 20), classes=st.integers(1, 4), full=st.booleans())
+@settings(max_examples=40, deadline=None)
+def test_moments_match_numpy_on_raw_latents(n: int, chunk: int, classes: int, full: bool) -> None:
+    rng = np.random.default_rng(n * 100 + chunk)
+    latents, labels = rng.normal(3.0, 2.0, size=(n, 5)), rng.integers(classes, size=n)
+    projector = Projector(rng.normal(size=5), rng.normal(size=(3, 5)))
+    z = (latents - projector.mean) @ projector.components.T
+    found = moments(sums_in_chunks(MomentStatistic(projector, classes, full), latents, labels, chunk))
+    for group in range(classes + 1):
+        members = z if group == 0 else z[labels == group - 1]
+        assert found.count[group] == len(members)
+        if len(members):
+            np.testing.assert_allclose(found.mean[group], members.mean(axis=0), atol=1e-4)
+            spread = np.cov(members.T, ddof=0) if full else members.std(axis=0)
+            np.testing.assert_allclose(found.spread[group], spread, atol=1e-3)
+
+
+def test_label_free_moments_equal_the_marginal_part_and_need_no_labels() -> None:
+    latents, labels = RNG.normal(size=(40, 6)), RNG.integers(3, size=40)
+    projector = identity_projector(6)
+    labelled = moments(sums_in_chunks(MomentStatistic(projector, 3), latents, labels, 16))
+    unlabelled = moments(sums_in_chunks(MomentStatistic(projector, None), latents, None, 16))
+    np.testing.assert_array_equal(labelled.mean[:1], unlabelled.mean)
+    np.testing.assert_array_equal(labelled.spread[:1], unlabelled.spread)
+
+
+def sample_descriptors(clients: int = 3, classes: int = 2) -> Descriptors:
+    parts = []
+    for k in range(clients):
+        latents, labels = RNG.normal(k, 1, size=(30, 4)), RNG.integers(classes, size=30)
+        sums = sums_in_chunks(MomentStatistic(identity_projector(4), classes), latents, labels, 30)
+        parts.append(moments(sums))
+    return make_descriptors(parts, [p.count.astype(np.float32) for p in parts])
+
+
+def test_vector_is_the_papers_concatenation() -> None:
+    descriptors = sample_descriptors()
+    assert descriptors.vectors().shape == (3, 2 * (2 + 1) * 4)
+    expected = np.concatenate([np.concatenate([descriptors.mean[0, g], descriptors.spread[0, g]]) for g in range(3)])
+    np.testing.assert_allclose(descriptors.vectors()[0], expected)
+    np.testing.assert_allclose(descriptors.label_free().vectors()[0], expected[:8])
+
+
+def test_a_class_with_fewer_than_two_examples_is_minus_one() -> None:
+    latents, labels = RNG.normal(size=(5, 4)), np.array([0, 0, 0, 0, 1])
+    found = moments(sums_in_chunks(MomentStatistic(identity_projector(4), 3), latents, labels, 5))
+    vector = make_descriptors([found], [found.count.astype(np.float32)]).vectors()[0]
+    assert np.all(vector[16:] == -1)
+    assert not np.any(vector[:16] == -1)
+
+
+def test_wire_form_round_trips_and_refuses_nonsense() -> None:
+    descriptors = sample_descriptors()
+    again = Descriptors.from_arrays(descriptors.to_arrays())
+    np.testing.assert_array_equal(again.vectors(), descriptors.vectors())
+    np.testing.assert_array_equal(again.effective, descriptors.effective)
+    arrays = descriptors.to_arrays()
+    with pytest.raises(FedfluxError, match="lacks mean"):
+        Descriptors.from_arrays({k: v for k, v in arrays.items() if k != "mean"})
+    with pytest.raises(FedfluxError, match="schema 99"):
+        Descriptors.from_arrays({**arrays, "schema": np.array(99)})
+    with pytest.raises(FedfluxError, match="do not fit"):
+        Descriptors.from_arrays({**arrays, "count": arrays["count"][:, :1]})
+
+
+def test_join_and_take() -> None:
+    descriptors = sample_descriptors(4)
+    joined = join_descriptors([descriptors.take([0, 1]), descriptors.take([2, 3])])
+    np.testing.assert_array_equal(joined.vectors(), descriptors.vectors())
+
+
+def test_effective_counts_are_kishs() -> None:
+    rows = np.array([1, 2, 3, 3, 3, 3])
+    labels = np.array([0, 0, 1, 1, 1, 1])
+    found = effective_counts(rows, labels, 3)
+    np.testing.assert_allclose(found, [36 / 18, 2.0, 1.0, 0.0], rtol=1e-6)
+
+
+def test_scaling_uses_one_range_per_block_and_reuses_it() -> None:
+    descriptors = sample_descriptors()
+    scaler = BlockScaler.fit(descriptors)
+    scaled = scaler.transform(descriptors)
+    for block in range(6):
+        part = scaled[:, 4 * block : 4 * block + 4]
+        assert part.min() == pytest.approx(0)
+        assert part.max() == pytest.approx(1)
+    label_free = scaler.transform(descriptors.label_free())
+    np.testing.assert_allclose(label_free, scaled[:, :8])
+
+
+def test_scaling_leaves_a_constant_block_at_zero() -> None:
+    one = sample_descriptors(1)
+    same = join_descriptors([one, one])
+    same = Descriptors(np.ones_like(same.mean), np.zeros_like(same.spread), same.count, same.effective)
+    assert np.all(BlockScaler.fit(same).transform(same) == 0)
