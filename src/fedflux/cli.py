@@ -209,7 +209,10 @@ def _answer(result: dict[str, Any], as_json: bool, show: Callable[[dict[str, Any
 def main() -> None:
     """Run the command line: 0 on success, 2 on bad input, 130 on Ctrl-C, 1 otherwise; errors in one line."""
     try:
-        sys.exit(app(standalone_mode=False))
+        status = app(standalone_mode=False)
+        if status == 130:  # how newer versions of the parser report Ctrl-C
+            raise KeyboardInterrupt
+        sys.exit(status)
     except KeyboardInterrupt:
         _fail("stopped", 130)
     except FedfluxError as error:
@@ -218,7 +221,10 @@ def main() -> None:
         if type(error).__name__ == "Abort":
             _fail("stopped", 130)
         if hasattr(error, "format_message"):  # the command-line parser's own errors
-            _fail(f"{error.format_message()} (see fedflux --help)", 2)
+            message = error.format_message()
+            if not message:  # called without a command: the help is on the screen already
+                sys.exit(2)
+            _fail(f"{message} (see fedflux --help)", 2)
         if os.environ.get("FEDFLUX_DEBUG"):
             traceback.print_exc()
         _fail(f"{type(error).__name__}: {error} (FEDFLUX_DEBUG=1 shows where)", 1)

@@ -41,6 +41,8 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
             yield show
         except FedfluxError:
             bar.live.transient = True  # the bar goes, so that bad input is answered by its one line alone
+            bar.live.stop()
+            bar.disable = True
             raise
 
 

@@ -80,6 +80,7 @@ def test_oracle_has_the_true_clusters_and_trains_them_apart(federation: Federati
 
 def test_prior_is_told_only_the_number(federation: Federation, engine: Engine) -> None:
     algorithm, state, _, _ = play("flux-prior", federation, engine)
+    assert federation.truth is not None
     assert len(state.models) == len(np.unique(federation.truth))
     assert algorithm.settings.clusterer.name == "kmeans"
 

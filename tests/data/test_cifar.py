@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.data.making import error_of
 
 from fedflux.data.sources import cifar, load
-from tests.data.making import error_of
 
 
 def cifar_batch(count: int, labels: bytes, classes: int, seed: int) -> dict[bytes, Any]:

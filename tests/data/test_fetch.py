@@ -11,9 +11,9 @@ from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
+from tests.data.making import FILES, error_of, idx_contents, write_idx
 
 from fedflux.data.sources import fetch, idx, load
-from tests.data.making import FILES, error_of, idx_contents, write_idx
 
 
 @pytest.fixture

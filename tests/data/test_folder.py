@@ -5,10 +5,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.making import error_of
 
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.sources import load
-from tests.data.making import error_of
 
 
 def save(path: Path, pixels: np.ndarray | Image.Image) -> None:

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.making import FILES, error_of, idx_contents, idx_images, idx_labels, write_idx
 
 from fedflux.data.sources import idx, load
-from tests.data.making import FILES, error_of, idx_contents, idx_images, idx_labels, write_idx
 
 EMNIST_FILES = idx.EMNIST.layouts[0]
 

@@ -2,9 +2,10 @@
 
 import numpy as np
 import pytest
-
-from fedflux.data.sources import PIXELS, load
+from sklearn.datasets import load_digits
 from tests.data.making import error_of
+
+from fedflux.data.sources import load
 
 
 @pytest.mark.parametrize("name", ["mnist", "fmnist", "emnist", "cifar10", "cifar100", "folder", "npz"])
@@ -26,3 +27,22 @@ def test_own_data_needs_a_folder(name) -> None:
 
 def test_an_unknown_dataset_gets_a_hint() -> None:
     assert "did you mean 'mnist'?" in error_of(lambda: load("mnits"))
+
+
+def test_digits_come_with_the_installation() -> None:
+    dataset = load("digits")
+    assert dataset.image_shape == (1, 8, 8)
+    assert (len(dataset.train), len(dataset.test), dataset.classes) == (1438, 359, 10)
+    assert dataset.train.x.dtype == np.uint8
+    assert dataset.train.x.max() == 255
+    everything = np.concatenate([dataset.train.x, dataset.test.x]).reshape(-1, 64)
+    original = np.rint(load_digits().data * 255 / 16).astype(np.uint8)
+    assert sorted(map(bytes, everything)) == sorted(map(bytes, original))
+    shares = np.bincount(dataset.test.y) / np.bincount(np.concatenate([dataset.train.y, dataset.test.y]))
+    assert np.allclose(shares, 0.2, atol=0.005)
+
+
+def test_the_pixel_constants_of_the_digits_are_those_of_their_training_part() -> None:
+    dataset = load("digits")
+    pixels = dataset.train.x.astype(np.float64) / 255
+    assert np.allclose(dataset.pixels, (pixels.mean(), pixels.std()), atol=5e-4)

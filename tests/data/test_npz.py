@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.data.making import error_of
 
 from fedflux.data.sources import load
-from tests.data.making import error_of
 
 
 def write_npz(folder: Path, **arrays: object) -> Path:

@@ -16,6 +16,8 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 def export_federation(federation: Federation, how: Partition, folder: Path) -> dict[str, Any]:
     """Write every client's splits (x_train, y_train, …), then the manifest, which so marks a whole export."""
     (folder / MANIFEST).unlink(missing_ok=True)
+    for earlier in folder.glob("client_*.npz"):
+        earlier.unlink()
     clients: list[dict[str, Any]] = []
     for k in range(len(federation)):
         name = f"client_{k:05d}.npz"

@@ -34,6 +34,14 @@ class Pattern:
     class_looks: tuple[tuple[int, Look], ...] = ()
     """P(X|Y): how the images of some classes look."""
 
+    def content(self) -> "Pattern":
+        """The same distribution in its plainest form: what happens to classes that are dropped does not count."""
+        if self.kept is None:
+            return self
+        looks = tuple((label, look) for label, look in self.class_looks if label in self.kept)
+        relabel = self.relabel and tuple(new if old in self.kept else old for old, new in enumerate(self.relabel))
+        return replace(self, class_looks=looks, relabel=relabel)
+
     def merge(self, other: "Pattern") -> "Pattern":
         """Both patterns at once (a mixed shift); the two never fill the same field."""
         empty = Pattern()
@@ -166,7 +174,7 @@ def draw_patterns(shift: str, clients: int, seed: int, settings: ShiftSettings) 
 def pattern_truth(patterns: Sequence[Pattern]) -> NDArray[np.int64]:
     """The true cluster of every client: equal patterns, equal number, counted in order of appearance."""
     seen: dict[Pattern, int] = {}
-    return np.array([seen.setdefault(pattern, len(seen)) for pattern in patterns], dtype=np.int64)
+    return np.array([seen.setdefault(pattern.content(), len(seen)) for pattern in patterns], dtype=np.int64)
 
 
 def soft_weights(rng: np.random.Generator, count: int, strength: float) -> tuple[float, ...]:

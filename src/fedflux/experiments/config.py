@@ -5,7 +5,9 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from hashlib import sha256
 from json import dumps
+from math import isfinite
 from pathlib import Path
+from re import fullmatch
 from shlex import quote
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
@@ -62,20 +64,24 @@ class RunConfig:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
         if not 0 < self.participation <= 1:
             raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
-        if not self.lr > 0:
+        if not (isfinite(self.lr) and self.lr > 0):
             raise FedfluxError(f"--lr {self.lr}: give a value above 0")
         if not 0 <= self.momentum < 1:
             raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
-        if not self.eps_scale > 0:
+        if not (isfinite(self.eps_scale) and self.eps_scale > 0):
             raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
         if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
             raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
         if isinstance(self.clusters, int) and self.clusters < 1:
             raise FedfluxError(f"--clusters {self.clusters}: give 1 or more")
+        if self.algorithm == "flux" and self.clusterer == "kmeans" and self.clusters is None:
+            raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
             raise unknown("algorithm", self.algorithm, ALGORITHMS)
+        if self.until == "clustered" and self.algorithm in ("local", "fedavg"):
+            raise FedfluxError(f"--until clustered: {self.algorithm} makes no clusters; use flux")
         self.partition()
 
     def partition(self) -> Partition:
@@ -118,10 +124,10 @@ class RunConfig:
         flags = {"dataset": self.dataset, **given}
         return " ".join(["fedflux run", *(f"--{k.replace('_', '-')} {quote(str(v))}" for k, v in flags.items())])
 
-    def folder_name(self) -> str:
-        """A readable folder that two different configurations never share."""
+    def folder_name(self, checksum: str) -> str:
+        """A readable folder that two different configurations, or data of different `checksum`, never share."""
         told = {k: v for k, v in asdict(self).items() if k not in ("out", "engine", "device", "data_dir")}
-        digest = sha256(dumps(told, sort_keys=True).encode()).hexdigest()[:8]
+        digest = sha256(dumps([told, checksum], sort_keys=True).encode()).hexdigest()[:8]
         return f"{self.dataset}-{self.shift.replace('+', '-')}{self.level}-{self.algorithm}-s{self.seed}-{digest}"
 
 
@@ -161,7 +167,7 @@ def _typed(key: str, value: Any, wanted: Any) -> Any:
                 return None
         elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
             return float(value)
-        elif option is int and isinstance(value, str) and value.lstrip("-").isdigit():
+        elif option is int and isinstance(value, str) and fullmatch("-?[0-9]{1,18}", value):
             return int(value)
         elif isinstance(value, option) and not isinstance(value, bool):
             return value

@@ -1,10 +1,13 @@
 """Cluster a run's saved descriptors again, with any clusterer, without training anything."""
 
+import zlib
+from math import isfinite
 from pathlib import Path
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
 from fedflux.experiments.runner import DESCRIPTOR_FILE
@@ -19,13 +22,9 @@ def recluster(run: Path, clusterer: str, clusters: int | str | None, eps_scale: 
     arrays = _load(run)
     descriptors = Descriptors.from_arrays(arrays)
     truth = arrays.get("truth")
-    count = clusters
-    if clusters == "true":
-        if truth is None:
-            raise FedfluxError(f"{run}: these clients have no true clusters; give --clusters M")
-        count = len(np.unique(truth))
-    if isinstance(count, str):
-        raise FedfluxError(f"--clusters '{clusters}' does not fit: give a whole number or true")
+    if not (isfinite(eps_scale) and eps_scale > 0):
+        raise FedfluxError(f"--eps-scale {eps_scale}: give a value above 0")
+    count = _count(run, clusters, truth)
     found = find_clusters(descriptors, Clusterer(clusterer, count, eps_scale))
     answer: dict[str, Any] = jsonable(
         {
@@ -38,6 +37,19 @@ def recluster(run: Path, clusterer: str, clusters: int | str | None, eps_scale: 
     return answer
 
 
+def _count(run: Path, clusters: int | str | None, truth: NDArray[np.int64] | None) -> int | None:
+    if clusters is None or isinstance(clusters, int):
+        return clusters
+    if clusters == "true":
+        if truth is None:
+            raise FedfluxError(f"{run}: these clients have no true clusters; give --clusters M")
+        return len(np.unique(truth))
+    try:
+        return int(clusters)
+    except ValueError:
+        raise FedfluxError(f"--clusters '{clusters}' does not fit: give a whole number or true") from None
+
+
 def _load(run: Path) -> dict[str, Any]:
     path = run if run.is_file() else run / DESCRIPTOR_FILE
     if not run.exists():
@@ -45,7 +57,10 @@ def _load(run: Path) -> dict[str, Any]:
     if not path.exists():
         raise FedfluxError(f"{run} holds no {DESCRIPTOR_FILE}: only runs that cluster (flux, …) save descriptors")
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        archive = np.load(path, allow_pickle=False)
+        if isinstance(archive, np.ndarray):
+            raise ValueError("it holds a single array")
+        with archive:
             return {key: archive[key] for key in archive.files}
-    except (OSError, ValueError, BadZipFile, EOFError) as error:
+    except (OSError, ValueError, BadZipFile, EOFError, zlib.error) as error:
         raise FedfluxError(f"{path} is not a readable .npz file: {error}") from error

@@ -17,13 +17,17 @@ from fedflux.data import Cohort, Federation, partition
 from fedflux.data.patterns import shift_parts
 from fedflux.data.sources import load
 from fedflux.engine import Engine, make_engine
+from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.files import jsonable, make_folder, write_json, write_npz, written_whole
 from fedflux.streams import stream
 
+CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
+ROUNDS_FILE = "rounds.json"
 DESCRIPTOR_FILE = "descriptors.npz"
+MODEL_FILE = "models.safetensors"
 
 
 @dataclass(frozen=True)
@@ -44,14 +48,14 @@ def run_config(config: RunConfig, on_round: Callable[[Progress], None] | None = 
     """
     begin = perf_counter()
     federation, config = build_federation(config)
+    _check_clusters(config, federation)
     algorithm = make_algorithm(config.algorithm, config.settings())
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread():
         engine = make_engine(config.engine, config.model, view, config.seed, config.device, config.precision)
         state = algorithm.init(view, engine)
-        folder = make_folder(Path(config.out or Path("runs") / config.folder_name()), "fedflux run", "config.json")
-        write_json(folder / "config.json", {**asdict(config), "command": config.command()})
-        (folder / RESULT_FILE).unlink(missing_ok=True)
+        folder = _make_folder(config, federation)
+        write_json(folder / CONFIG_FILE, {**asdict(config), "command": config.command()})
         history: list[RoundMetrics] = []
         for cohort in cohorts(view, config):
             state, metrics = algorithm.round(state, cohort, engine)
@@ -92,15 +96,38 @@ def build_federation(config: RunConfig) -> tuple[Federation, RunConfig]:
     return federation, replace(config, model=model, clients=len(federation))
 
 
+def cohort_size(federation: Federation, config: RunConfig) -> int:
+    """How many clients take part in a round."""
+    return max(1, round(config.participation * len(federation)))
+
+
 def cohorts(federation: Federation, config: RunConfig) -> Iterator[Cohort]:
     """The members of every round: everyone, or a fresh random share."""
-    count = max(1, round(config.participation * len(federation)))
+    count = cohort_size(federation, config)
     for r in range(1, config.rounds + 1):
         if count == len(federation):
             yield federation.cohort(range(len(federation)), r)
         else:
             chosen = stream(config.seed, "participation", r).choice(len(federation), size=count, replace=False)
             yield federation.cohort(chosen, r)
+
+
+def _check_clusters(config: RunConfig, federation: Federation) -> None:
+    """Refuse more clusters than clients can fill, before the rounds that lead to clustering."""
+    if config.algorithm != "flux" or config.clusterer != "kmeans" or not isinstance(config.clusters, int):
+        return
+    members = cohort_size(federation, config)
+    if config.clusters > members:
+        raise FedfluxError(f"--clusters {config.clusters}, but {members} clients take part in a round: ask for fewer")
+
+
+def _make_folder(config: RunConfig, federation: Federation) -> Path:
+    """The run's folder, rid of what an earlier run left in it."""
+    path = Path(config.out or Path("runs") / config.folder_name(federation.dataset.checksum))
+    folder = make_folder(path, "fedflux run", CONFIG_FILE, {"algorithm", "command"})
+    for name in (RESULT_FILE, ROUNDS_FILE, DESCRIPTOR_FILE, MODEL_FILE):
+        (folder / name).unlink(missing_ok=True)
+    return folder
 
 
 @contextmanager
@@ -184,16 +211,14 @@ def _save(
         }
         for r, metrics in enumerate(history, start=1)
     ]
-    write_json(folder / "rounds.json", rounds)
+    write_json(folder / ROUNDS_FILE, rounds)
     described = algorithm.described(state)
-    if described is None:
-        (folder / DESCRIPTOR_FILE).unlink(missing_ok=True)
-    else:
+    if described is not None:
         arrays = {**described.descriptors.to_arrays(), "clients": described.clients, "labels": described.labels}
         if federation.truth is not None:
             arrays["truth"] = federation.truth[described.clients]
         write_npz(folder / DESCRIPTOR_FILE, arrays)
     stack = getattr(state, "models", None) or state.model
-    with written_whole(folder / "models.safetensors") as handle:
+    with written_whole(folder / MODEL_FILE) as handle:
         handle.write(save({name: tensor.contiguous().cpu() for name, tensor in stack.tensors.items()}))
     write_json(folder / RESULT_FILE, result)

@@ -59,7 +59,9 @@ def moments(sums: MomentSums) -> Moments:
     n = np.maximum(count, 1)[:, None]
     mean = first / n
     if second.shape[1] == first.shape[1]:
-        spread = np.sqrt(np.maximum(second / n - mean**2, 0))
+        variance = second / n - mean**2
+        # below the rounding of the difference there is no spread, and scaling must not blow it up
+        spread = np.sqrt(np.where(variance > 1e-12 * (second / n), variance, 0))
     else:
         length = first.shape[1]
         spread = (second / n).reshape(-1, length, length) - mean[:, :, None] * mean[:, None, :]

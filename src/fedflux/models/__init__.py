@@ -10,7 +10,7 @@ from torch import nn
 from fedflux.errors import FedfluxError, unknown
 from fedflux.models.lenet5 import LeNet5
 from fedflux.models.mlp import MLP
-from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model
+from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model, in_words
 from fedflux.models.resnet9 import ResNet9
 from fedflux.streams import stream_seed
 
@@ -27,8 +27,15 @@ def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed
     factory = MODELS[name] if name in MODELS else _import_factory(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "initial model"))
-        model = as_encoding(factory(image_shape, classes))
-    check_model(model, image_shape, classes)
+        try:
+            made = factory(image_shape, classes)
+        except FedfluxError:
+            raise
+        except Exception as error:
+            told = f"{image_shape}, {classes}"
+            raise FedfluxError(f"--model {name} cannot be made from ({told}): {in_words(error)}") from error
+        model = as_encoding(made)
+        check_model(model, image_shape, classes)
     return model
 
 
@@ -41,8 +48,8 @@ def _import_factory(name: str) -> ModelFactory:
         sys.path.insert(0, here)
     try:
         module = import_module(module_name)
-    except ImportError as error:
-        raise FedfluxError(f"cannot import '{module_name}' for --model {name}: {error}") from error
+    except Exception as error:  # a module of the user's may fail in any way
+        raise FedfluxError(f"cannot import '{module_name}' for --model {name}: {in_words(error)}") from error
     factory = getattr(module, attribute, None)
     if not callable(factory):
         raise FedfluxError(f"'{module_name}' has no callable '{attribute}' for --model {name}")

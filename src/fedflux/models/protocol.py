@@ -73,18 +73,26 @@ def as_encoding(module: object) -> nn.Module:
 
 def check_model(module: nn.Module, image_shape: tuple[int, int, int], classes: int) -> None:
     """One forward pass on two blank images: catches a model that does not fit the data before any training."""
+    name = type(module.module if isinstance(module, NamedEncoder) else module).__name__
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
             images = torch.zeros(2, *image_shape)
             logits, latents = module(images), module.encode(images)  # type: ignore[operator]
-    except (RuntimeError, ValueError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise FedfluxError(f"{type(module).__name__} fails on images of shape {image_shape}: {reason}") from error
+    except Exception as error:  # a model of the user's may fail in any way
+        raise FedfluxError(f"{name} fails on images of shape {image_shape}: {in_words(error)}") from error
     finally:
         module.train(was_training)
+    for output, method in ((logits, "forward"), (latents, "encode")):
+        if not isinstance(output, Tensor):
+            raise FedfluxError(f"{name}.{method} gives {type(output).__name__}, not a tensor")
     if tuple(logits.shape) != (2, classes):
-        raise FedfluxError(f"{type(module).__name__} gives outputs of shape {tuple(logits.shape)}, not (2, {classes})")
+        raise FedfluxError(f"{name} gives outputs of shape {tuple(logits.shape)}, not (2, {classes})")
     if latents.ndim != 2 or len(latents) != 2:
-        raise FedfluxError(f"{type(module).__name__}.encode gives shape {tuple(latents.shape)}, not (2, features)")
+        raise FedfluxError(f"{name}.encode gives shape {tuple(latents.shape)}, not (2, features)")
+
+
+def in_words(error: Exception) -> str:
+    """An exception of someone else's code in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]

@@ -82,6 +82,7 @@ def _download(originals: Originals, root: Path) -> tuple[Path, ...]:
         import pooch
     except ImportError:
         raise _no_pooch(originals.name) from None
+    pooch.get_logger().setLevel("WARNING")  # the bar says what is going on
     target = root / originals.name
     missing = [remote for remote in originals.remotes if _present(target, remote.filename) is None]
     url = missing[0].url

@@ -10,7 +10,7 @@ from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
 
 from fedflux.errors import FedfluxError, unknown
 from fedflux.flux.assignment import cluster_centroids
-from fedflux.flux.clustering.adaptive_dbscan import AdaptiveDBSCAN, noise_to_singletons
+from fedflux.flux.clustering.adaptive_dbscan import AdaptiveDBSCAN, import_kneed, noise_to_singletons
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.scaling import BlockScaler
@@ -45,9 +45,11 @@ CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
 
 
 def check_clusterer(name: str) -> None:
-    """Refuse an unknown name."""
+    """Refuse an unknown name, or one whose helper library is missing, before any training."""
     if name not in CLUSTERERS:
         raise unknown("clusterer", name, CLUSTERERS)
+    if name == "adaptive-dbscan":
+        import_kneed()
 
 
 @dataclass(frozen=True, eq=False)

@@ -66,17 +66,22 @@ class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
 
-def find_knee(curve: NDArray[np.float64]) -> int | None:
-    """The elbow's index on an increasing curve, None where it is flat or has no elbow."""
+def import_kneed() -> Any:
+    """kneed's locator, imported where it is used."""
     try:
         from kneed import KneeLocator
     except ImportError as error:
         raise FedfluxError("adaptive-dbscan needs kneed: pip install kneed") from error
+    return KneeLocator
+
+
+def find_knee(curve: NDArray[np.float64]) -> int | None:
+    """The elbow's index on an increasing curve, None where it is flat or has no elbow."""
     if curve[-1] - curve[0] <= FLAT * curve[-1]:
         return None
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # kneed warns where it finds nothing; None says it already
-        knee = KneeLocator(np.arange(len(curve)), curve, curve="convex", direction="increasing").knee
+        knee = import_kneed()(np.arange(len(curve)), curve, curve="convex", direction="increasing").knee
     return None if knee is None else int(knee)
 
 

@@ -1,0 +1,239 @@
+"""Where a setting comes from, what it may be, and how a run is named and repeated."""
+
+import shlex
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedflux
+from fedflux import cli
+from fedflux.errors import FedfluxError
+from fedflux.experiments.config import RunConfig, make_config
+from fedflux.experiments.presets import PRESETS
+
+PAPER = {"model": "lenet5", "rounds": 10, "epochs": 2, "batch_size": 64, "lr": 0.005, "momentum": 0.9, "eps_scale": 1.0}
+PAPERS_OWN = {
+    "mnist": PAPER,
+    "fmnist": {**PAPER, "eps_scale": 0.95},
+    "cifar10": PAPER,
+    "cifar100": {**PAPER, "model": "resnet9", "rounds": 15, "eps_scale": 0.98},
+    "digits": {**PAPER, "model": "mlp", "batch_size": 16, "lr": 0.05},
+}
+
+
+@pytest.mark.parametrize(("dataset", "wanted"), PAPERS_OWN.items())
+def test_presets_are_the_contracts(dataset: str, wanted: dict[str, Any]) -> None:
+    config = asdict(make_config({"dataset": dataset}))
+    assert {key: config[key] for key in wanted} == wanted
+
+
+def test_defaults_without_any_option() -> None:
+    config = make_config({})
+    assert (config.dataset, config.seed, config.participation, config.cluster_round) == ("digits", 42, 1.0, "auto")
+    assert config.algorithm == "flux"
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'dataset = "fmnist"\nlr = 0.1\nbatch-size = 8\ncluster_round = 2\nclusters = "true"\n')
+    config = make_config({"batch_size": 4, "lr": None}, file)
+    assert config.dataset == "fmnist"
+    assert config.batch_size == 4  # flag, though the file has 8 and the preset 64
+    assert config.lr == 0.1  # file: a flag that is not given does not count
+    assert config.eps_scale == 0.95  # preset of the file's dataset
+    assert (config.cluster_round, config.clusters) == (2, "true")
+
+
+def test_a_flags_dataset_brings_its_own_preset(tmp_path: Path) -> None:
+    config = make_config({"dataset": "cifar100"}, toml(tmp_path, 'dataset = "digits"\nepochs = 5\n'))
+    assert (config.model, config.lr, config.epochs) == ("resnet9", 0.005, 5)
+
+
+def test_numbers_come_in_the_forms_people_write(tmp_path: Path) -> None:
+    config = make_config({"clusters": "3", "lr": 1}, toml(tmp_path, 'participation = 1\ncluster-round = "4"\n'))
+    assert (config.clusters, config.cluster_round, config.lr, config.participation) == (3, 4, 1.0, 1.0)
+    assert isinstance(config.lr, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("level = ", "not valid TOML"),
+        ("level = 4\nlevel = 5", "not valid TOML"),
+        ("levle = 4", "unknown setting 'levle': did you mean 'level'"),
+        ("[run]\nlevel = 4", "unknown setting 'run'"),
+        ("level = 4.5", "--level '4.5' does not fit: give a whole number"),
+        ("level = true", "--level 'True' does not fit"),
+        ("level = [4]", "--level"),
+        ("[level]\nis = 4", "--level"),
+        ('lr = "fast"', "--lr 'fast' does not fit: give a number"),
+        ("lr = true", "--lr"),
+        ("lr = nan", "--lr nan"),
+        ("lr = inf", "--lr inf"),
+        ("dataset = 5", "--dataset '5' does not fit: give text"),
+        ("out = 5", "--out"),
+        ("clusters = true", "--clusters 'True' does not fit: give true or a whole number"),
+        ('clusters = "many"', "--clusters 'many'"),
+        ('clusters = "--5"', "--clusters '--5'"),
+        ('clusters = "²"', "--clusters '²'"),
+        ('cluster_round = "soon"', "--cluster-round 'soon' does not fit: give auto or a whole number"),
+        ('precision = "fp8"', "--precision"),
+        ('patterns = "odd"', "--patterns"),
+    ],
+)
+def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(FedfluxError) as caught:
+        make_config({}, toml(tmp_path, text))
+    assert words in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b"out = '\xe9'")
+    for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(FedfluxError, match=words):
+            make_config({}, path)
+    with pytest.raises(FedfluxError, match="not valid TOML"):
+        make_config({}, tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rounds": 0}, "--rounds 0"),
+        ({"epochs": 0}, "--epochs 0"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"components": 0}, "--components 0"),
+        ({"participation": 0.0}, "--participation 0.0"),
+        ({"participation": 1.1}, "--participation 1.1"),
+        ({"participation": float("nan")}, "--participation nan"),
+        ({"lr": 0}, "--lr 0"),
+        ({"lr": -0.1}, "--lr -0.1"),
+        ({"momentum": 1}, "--momentum 1.0"),
+        ({"momentum": -0.1}, "--momentum -0.1"),
+        ({"eps_scale": 0}, "--eps-scale 0"),
+        ({"eps_scale": float("inf")}, "--eps-scale inf"),
+        ({"cluster_round": 0}, "--cluster-round 0"),
+        ({"cluster_round": 11}, "--cluster-round 11 is outside the rounds 1 to 10"),
+        ({"clusters": 0}, "--clusters 0"),
+        ({"clusterer": "kmeans"}, "kmeans needs the number of clusters"),
+        ({"clients": 0}, "0 clients"),
+        ({"seed": -1}, "seed -1"),
+        ({"level": 9}, "level 9"),
+        ({"data_fraction": 0}, "data fraction"),
+        ({"quantity_skew": 2}, "quantity skew"),
+        ({"alpha": 0}, "alpha"),
+        ({"dataset": "minst"}, "unknown dataset 'minst': did you mean 'mnist'"),
+        ({"speed": 9}, "unknown setting 'speed'"),
+    ],
+)
+def test_values_out_of_range_get_one_line(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedfluxError) as caught:
+        make_config(options)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["oracle", "flux-prior", "fedavg"])
+def test_kmeans_needs_no_number_where_the_truth_or_nobody_asks(algorithm: str) -> None:
+    assert make_config({"algorithm": algorithm, "clusterer": "kmeans"}).clusters is None
+
+
+def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """What the command line makes of a command, without running it."""
+    seen: list[RunConfig] = []
+
+    def note(settings: RunConfig, on_round: object) -> dict[str, Any]:
+        seen.append(settings)
+        return {}
+
+    monkeypatch.setattr(cli, "run_config", note)
+    words = shlex.split(command)
+    assert words[0] == "fedflux"
+    cli.app([*words[1:], "--json"], standalone_mode=False)
+    return seen[0]
+
+
+OTHER: dict[str, Any] = {
+    "dataset": "npz",
+    "data_dir": "/data/it's mine $HOME/a b.npz",
+    "shift": "pxgy+py",
+    "level": 7,
+    "clients": 12,
+    "seed": 43,
+    "patterns": "shared",
+    "bank": 3,
+    "strength": 0.1,
+    "alpha": 0.3,
+    "quantity_skew": 1e-7,
+    "data_fraction": 1 / 3,
+    "participation": 0.4,
+    "algorithm": "flux-prior",
+    "clusters": 4,
+    "clusterer": "hdbscan",
+    "cluster_round": 3,
+    "eps_scale": 0.97,
+    "components": 5,
+    "covariance": "full",
+    "bounds": "scalar",
+    "model": "package.module:factory",
+    "rounds": 11,
+    "epochs": 3,
+    "batch_size": 17,
+    "lr": 0.1 + 0.2,
+    "momentum": 0.5,
+    "engine": "loop",
+    "device": "cpu",
+    "precision": "bf16",
+    "until": "clustered",
+    "out": "-odd folder",
+}
+
+
+def test_the_list_above_has_every_setting_and_no_default() -> None:
+    """So that a new flag without a place on the command line or in `command()` fails the next test."""
+    defaults = asdict(make_config({}))
+    assert set(OTHER) == {field.name for field in fields(RunConfig)}
+    assert [key for key, value in OTHER.items() if value == defaults[key]] == []
+
+
+@pytest.mark.parametrize("dataset", PRESETS)
+@pytest.mark.parametrize("options", [{}, OTHER, {"clusters": "true", "lr": 0.005, "model": "lenet5"}])
+def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({**options, "dataset": dataset})
+    assert parsed(config.command(), monkeypatch) == config
+
+
+def test_the_command_of_the_defaults_is_short() -> None:
+    assert make_config({"dataset": "mnist"}).command() == "fedflux run --dataset mnist"
+
+
+@pytest.mark.parametrize("key", [key for key in OTHER if key not in ("out", "engine", "device", "data_dir")])
+def test_folder_names_differ_for_different_settings(key: str) -> None:
+    config = make_config({})
+    other = replace(config, **{key: OTHER[key]})
+    assert config.folder_name("data") != other.folder_name("data")
+
+
+@pytest.mark.parametrize("key", ["out", "engine", "device", "data_dir"])
+def test_folder_names_do_not_depend_on_where_a_run_happens(key: str) -> None:
+    config = make_config({})
+    assert config.folder_name("data") == replace(config, **{key: OTHER[key]}).folder_name("data")
+
+
+def test_folder_names_depend_on_the_data_and_are_readable() -> None:
+    config = make_config({"shift": "px+py", "level": 3})
+    assert config.folder_name("a") != config.folder_name("b")
+    assert config.folder_name("a").startswith("digits-px-py3-flux-s42-")
+    assert config.folder_name("a") == make_config({"shift": "px+py", "level": 3}).folder_name("a")
+
+
+def test_the_facade_takes_the_same_settings() -> None:
+    with pytest.raises(FedfluxError, match="unknown setting 'levels': did you mean 'level'"):
+        fedflux.run(levels=3)

@@ -1,0 +1,171 @@
+"""Models against the sizes the paper and the authors' release give, and the door for models of one's own."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedflux.errors import FedfluxError
+from fedflux.models import MLP, LeNet5, NamedEncoder, ResNet9, build_model
+from fedflux.models.protocol import as_encoding
+
+GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 8, 8)
+
+
+def size(model: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize(
+    ("model", "shape", "classes", "parameters", "latent"),
+    [
+        (LeNet5, GREY, 10, 61_706, 400),
+        (LeNet5, (3, 28, 28), 10, 62_006, 400),
+        (ResNet9, COLOUR, 100, 6_775_140, 2048),
+        (MLP, SMALL, 10, 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10, 64),
+    ],
+)
+def test_sizes(model, shape, classes: int, parameters: int, latent: int) -> None:
+    built = model(shape, classes).eval()
+    images = torch.rand(2, *shape)
+    assert size(built) == parameters
+    assert built.encode(images).shape == (2, latent)
+    assert built(images).shape == (2, classes)
+    torch.testing.assert_close(built.head(built.encode(images)), built(images))
+
+
+@pytest.mark.parametrize("shape", [(1, 12, 12), (3, 13, 30), (1, 31, 17)])
+def test_lenet5_takes_any_image_of_12_pixels_or_more(shape) -> None:
+    assert LeNet5(shape, 4)(torch.rand(2, *shape)).shape == (2, 4)
+
+
+def test_initial_weights_follow_the_seed_alone() -> None:
+    torch.manual_seed(1)
+    first = build_model("lenet5", GREY, 10, seed=3)
+    torch.manual_seed(2)
+    again, other = (build_model("lenet5", GREY, 10, seed=seed) for seed in (3, 4))
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, again.state_dict()[name])
+    assert not torch.equal(first.classifier[0].weight, other.classifier[0].weight)  # type: ignore
+
+
+def test_building_leaves_the_global_generator_as_it_was(module) -> None:
+    name = module(
+        "import torch\nfrom fedflux.models import MLP\nclass Noisy(MLP):\n def forward(self, x):\n"
+        "  return super().forward(x) + torch.randn(len(x), 1)\n"
+    )
+    for model in ("mlp", f"{name}:Noisy"):
+        before = torch.get_rng_state()
+        build_model(model, SMALL, 10, seed=5)
+        assert torch.equal(torch.get_rng_state(), before)
+
+
+@pytest.mark.parametrize(("name", "shape"), [("lenet5", (1, 11, 28)), ("lenet5", (1, 1, 30)), ("resnet9", (3, 15, 64))])
+def test_too_small_images_get_one_line_that_names_another_model(name: str, shape) -> None:
+    with pytest.raises(FedfluxError, match=rf"{name} needs images of \d+×\d+ or more.*--model mlp"):
+        build_model(name, shape, 10, seed=0)
+
+
+class Plain(nn.Module):
+    """A classifier that knows nothing of fedflux but the name of its encoder."""
+
+    encoder = "body.0"
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(2 * 6 * 6, 4))
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.body(x)
+        return logits
+
+
+def test_named_encoder_gives_the_submodules_output() -> None:
+    plain = Plain()
+    images = torch.rand(3, *SMALL)
+    wrapped = as_encoding(plain)
+    assert isinstance(wrapped, NamedEncoder)
+    assert torch.equal(wrapped.encode(images), plain.body[0](images).flatten(1))
+    assert torch.equal(wrapped(images), plain(images))
+    assert not plain.body[0]._forward_hooks  # the hook is gone again
+
+
+def test_named_encoder_lists_the_submodules_there_are() -> None:
+    with pytest.raises(FedfluxError, match=r"no submodule 'head'.*body\.0"):
+        NamedEncoder(Plain(), "head")
+
+
+@pytest.fixture
+def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Writes a module of the user's into the current folder; the answer is its name."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+
+    def write(source: str) -> str:
+        name = f"user_models_{tmp_path.name}".replace("-", "_")
+        (tmp_path / f"{name}.py").write_text(source)
+        return name
+
+    return write
+
+
+def test_a_factory_of_ones_own(module) -> None:
+    name = module(
+        "from torch import nn\n"
+        "def make(image_shape, classes):\n"
+        "    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Linear(5, classes))\n"
+        "    model.encoder = '1'\n"
+        "    return model\n"
+    )
+    model = build_model(f"{name}:make", SMALL, 3, seed=0)
+    images = torch.rand(2, *SMALL)
+    assert model.encode(images).shape == (2, 5)  # type: ignore[operator]
+    assert model(images).shape == (2, 3)
+
+
+HEAD = "import torch\nfrom torch import nn\nfrom fedflux.models import MLP\n"
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("def make(image_shape):\n return MLP(image_shape, 3)", "cannot be made from"),
+        ("def make(shape, classes):\n raise KeyError", "KeyError"),
+        ("def make(shape, classes):\n return 'mlp'", "must return an nn.Module, not str"),
+        ("def make(shape, classes):\n return nn.Flatten()", "Flatten shows no latents"),
+        ("def make(shape, classes):\n return MLP(shape, classes + 1)", r"shape \(2, 4\), not \(2, 3\)"),
+        ("def make(shape, classes):\n return MLP((1, 2, 2), classes)", "MLP fails on images of shape"),
+        (
+            "class make(MLP):\n def encode(self, x): return x\n def head(self, x): return x[:, 0, 0, :3]",
+            r"encode gives shape \(2, 1, 8, 8\)",
+        ),
+        ("class make(MLP):\n def forward(self, x): return [x]", "forward gives list, not a tensor"),
+        ("class make(MLP):\n def forward(self, x): assert False", "make fails on images.*AssertionError"),
+        ("class make(MLP):\n def forward(self, x): raise ValueError", "make fails on images.*ValueError"),
+        ("make = 5", "has no callable 'make'"),
+        ("", "has no callable 'make'"),
+        ("import no_such_package_anywhere", "no_such_package_anywhere"),
+        ("1 / 0", "ZeroDivisionError"),
+        ("def make(:", "cannot import.*SyntaxError"),
+    ],
+)
+def test_a_factory_that_does_not_fit_gets_one_line(module, source: str, words: str) -> None:
+    name = module(HEAD + source)
+    with pytest.raises(FedfluxError, match=words) as caught:
+        build_model(f"{name}:make", SMALL, 3, seed=0)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("lenet", "did you mean 'lenet5'"),
+        ("no_such_module_anywhere:make", "cannot import 'no_such_module_anywhere'"),
+        (":make", "cannot import ''"),
+    ],
+)
+def test_a_model_that_does_not_exist(name: str, words: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.syspath_prepend(str(tmp_path))  # restores the path that the import widens
+    with pytest.raises(FedfluxError, match=words):
+        build_model(name, SMALL, 3, seed=0)
