@@ -22,7 +22,7 @@ from fedflux.experiments.presets import COMMON, PRESETS
 from fedflux.experiments.recluster import recluster
 from fedflux.experiments.runner import build_federation, run_config
 from fedflux.files import make_folder
-from fedflux.flux.clustering import CLUSTERERS
+from fedflux.flux.clustering import ALPHA, CLUSTERERS
 from fedflux.models import MODELS
 
 app = typer.Typer(
@@ -71,6 +71,10 @@ ClustererName = Annotated[str | None, _flag("--clusterer", f"{', '.join(CLUSTERE
 EpsScale = Annotated[
     float | None, _flag("--eps-scale", f"adaptive-dbscan's factor on the radius {_by_dataset('eps_scale')}")
 ]
+Significance = Annotated[
+    float | None,
+    _flag("--significance", f"calibrated: chance of splitting a uniform federation {_default('significance')}"),
+]
 Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line of stdout")]
 
 
@@ -93,10 +97,14 @@ def run(
     algorithm: Annotated[str | None, _flag("--algorithm", f"{', '.join(ALGORITHMS)} {_default('algorithm')}")] = None,
     clusters: Clusters = None,
     clusterer: ClustererName = None,
+    significance: Significance = None,
     eps_scale: EpsScale = None,
     cluster_round: Annotated[
         str | None,
         _flag("--cluster-round", "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
+    ] = None,
+    assignment: Annotated[
+        str | None, _flag("--assignment", f"late and unseen clients: calibrated or euclidean {_default('assignment')}")
     ] = None,
     components: Annotated[
         int | None, _flag("--components", f"length l of the reduced latent {_default('components')}")
@@ -140,12 +148,16 @@ def cluster(
     run: Annotated[Path, typer.Argument(help="folder of a run that saved descriptors")],
     clusterer: ClustererName = None,
     clusters: Clusters = None,
+    significance: Significance = None,
     eps_scale: EpsScale = None,
     as_json: Json = False,
 ) -> None:
     """Cluster a run's descriptors again with another clusterer, in milliseconds."""
+    level = ALPHA if significance is None else significance
     name = clusterer or str(RunConfig.__dataclass_fields__["clusterer"].default)
-    _answer(recluster(run, name, clusters, 1.0 if eps_scale is None else eps_scale), as_json, display.show_clusters)
+    _answer(
+        recluster(run, name, clusters, 1.0 if eps_scale is None else eps_scale, level), as_json, display.show_clusters
+    )
 
 
 @app.command()

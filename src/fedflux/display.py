@@ -55,6 +55,7 @@ def show_run(result: dict[str, Any]) -> None:
         table.add_row(words, *(_percent(result[key]) for key in (name, f"{name}_worst", f"{name}_quantile10")))
     stdout.print(table)
     stdout.print(_cluster_line(result), highlight=False)
+    _show_why(result["why"])
     seconds = ", ".join(f"{p} {result[f'seconds_{p}']:.2f}" for p in ("training", "descriptor", "clustering"))
     stdout.print(
         f"{result['seconds']:.1f} s ({seconds}) on {result['device']}, engine {result['engine']}; "
@@ -78,6 +79,14 @@ def show_clusters(result: dict[str, Any]) -> None:
         members = [str(c) for c, m in zip(result["clients"], result["labels"], strict=True) if m == label]
         table.add_row(str(label), ", ".join(members))
     stdout.print(table)
+    _show_why(result["why"])
+
+
+def _show_why(pairs: list[dict[str, Any]] | None, most: int = 6) -> None:
+    for pair in (pairs or [])[:most]:
+        stdout.print(f"  {pair['words']}", highlight=False, markup=False)
+    if pairs and len(pairs) > most:
+        stdout.print(f"  and {len(pairs) - most} more pairs (--json lists them)", highlight=False)
 
 
 def show_checks(checks: list[dict[str, Any]]) -> None:

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from fedflux.algorithms.describe import DescriptorSettings
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
-from fedflux.flux.clustering import Clusterer
+from fedflux.flux.clustering import Clusterer, Clusters
 from fedflux.flux.descriptor import Descriptors
 
 S = TypeVar("S")
@@ -25,6 +25,7 @@ class Described:
     clients: NDArray[np.int64]
     descriptors: Descriptors
     labels: NDArray[np.int64]
+    clusters: Clusters
 
 
 @dataclass
@@ -63,6 +64,8 @@ class Settings:
     """Tell the clusterer the true number of clusters."""
     cluster_round: int | None = None
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
+    calibrated_assignment: bool = True
+    """Place late and unseen clients by the calibrated distance, not by the paper's scaled Euclidean one."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
 
 

@@ -3,12 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import numpy as np
+
 from fedflux.data import Cohort, Features
 from fedflux.engine import Engine, Stack
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, make_descriptors
-from fedflux.flux.moments import MomentStatistic, moments
+from fedflux.flux.moments import Moments, MomentStatistic, moments
 from fedflux.flux.projector import COMPONENTS, POINTS, Projector, fit_projector
+from fedflux.flux.wire import over_the_wire
 
 
 @dataclass(frozen=True)
@@ -42,13 +45,14 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
 
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
-    """S3 for labelled members: marginal and class-conditional moments of their training part."""
+    """S3 for labelled members, as the server receives it: moments of the training part, mean of the validation part."""
     classes = cohort.federation.classes
     clients = [cohort.data(client, "train") for client in cohort]
-    statistic = MomentStatistic(extractor.projector, classes, extractor.full_covariance)
-    sums = engine.reduce(extractor.reference, clients, statistic)
+    sums = engine.reduce(extractor.reference, clients, MomentStatistic(extractor.projector, classes))
     effective = [effective_counts(one.rows, one.y.numpy(), classes) for one in clients]
-    return make_descriptors([moments(one) for one in sums], effective)
+    validation = _marginals(extractor, cohort.features("validation"), engine)
+    made = make_descriptors([moments(one) for one in sums], effective, validation, extractor.full_covariance)
+    return over_the_wire(made)
 
 
 def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
@@ -56,8 +60,15 @@ def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engi
 
     Labels are dropped before the engine sees the clients, so they cannot enter even if someone passes them in.
     """
-    clients = [Features(one.x) for one in features]
-    statistic = MomentStatistic(extractor.projector, None, extractor.full_covariance)
-    sums = engine.reduce(extractor.reference, clients, statistic)
-    found = [moments(one) for one in sums]
-    return make_descriptors(found, [one.count.astype("float32") for one in found])
+    found = [one for one in _marginals(extractor, features, engine) if one is not None]
+    if len(found) < len(features):
+        raise ValueError("a client without images cannot be described")
+    counts = [one.count.astype(np.float64) for one in found]
+    return over_the_wire(make_descriptors(found, counts, full_covariance=extractor.full_covariance))
+
+
+def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments | None]:
+    """Marginal moments of every client's images, None where it has none."""
+    held = [Features(one.x) for one in features if len(one)]
+    sums = iter(engine.reduce(extractor.reference, held, MomentStatistic(extractor.projector, None)))
+    return [moments(next(sums)) if len(one) else None for one in features]

@@ -12,10 +12,10 @@ from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.errors import FedfluxError
-from fedflux.flux.assignment import nearest_centroid
 from fedflux.flux.clustering import Clusters, find_clusters, with_centroids
 from fedflux.flux.descriptor import Descriptors, join_descriptors
 from fedflux.flux.trigger import should_cluster
+from fedflux.flux.wire import client_bytes
 
 UNPLACED = -1
 
@@ -95,7 +95,7 @@ class Flux:
         with metrics.timed("descriptor"):
             extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
             descriptors = describe(extractor, cohort, engine)
-        metrics.send(cohort, up=extractor.bounds.nbytes + descriptors.client_bytes, down=extractor.bounds.nbytes)
+        metrics.send(cohort, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
         with metrics.timed("clustering"):
             clusters = self._group(descriptors, cohort)
         assignment = state.assignment.copy()
@@ -124,7 +124,7 @@ class Flux:
         return find_clusters(descriptors, replace(self.settings.clusterer, clusters=len(np.unique(members))))
 
     def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
-        """Clients that take part for the first time after clustering get the cluster of the nearest full centroid."""
+        """Clients that take part for the first time after clustering get the cluster they fit best."""
         newcomers = [client for client in cohort if state.assignment[client] == UNPLACED]
         if not newcomers or state.extractor is None or state.descriptors is None:
             return state
@@ -133,7 +133,7 @@ class Flux:
         assignment = state.assignment.copy()
         assignment[newcomers] = placed
         down = state.extractor.bounds.nbytes + state.models.model_bytes()
-        metrics.send(newcomers, up=descriptors.client_bytes, down=down)
+        metrics.send(newcomers, up=client_bytes(descriptors), down=down)
         return replace(
             state,
             assignment=assignment,
@@ -147,14 +147,14 @@ class Flux:
         descriptors = describe(state.extractor, newcomers, engine)
         if self.grouping == "true":
             return descriptors, self._true_clusters(state, newcomers, descriptors)
-        return descriptors, nearest_centroid(state.clusters.scaler.transform(descriptors), state.clusters.centroids)[0]
+        return descriptors, state.clusters.place(descriptors, self.settings.calibrated_assignment)
 
     def _true_clusters(self, state: FluxState, newcomers: Cohort, descriptors: Descriptors) -> NDArray[np.int64]:
-        """The oracle puts a newcomer with members of its true cluster; with the nearest centroid where it has none."""
+        """The oracle puts a newcomer with its true cluster, or where nobody of it was described, where it fits best."""
         assert state.clusters is not None
         truth = newcomers.federation.truth
         assert truth is not None
-        placed = nearest_centroid(state.clusters.scaler.transform(descriptors), state.clusters.centroids)[0]
+        placed = state.clusters.place(descriptors, self.settings.calibrated_assignment)
         cluster_of = {int(truth[client]): int(state.assignment[client]) for client in state.described}
         return np.array([cluster_of.get(int(truth[k]), int(p)) for k, p in zip(newcomers, placed, strict=True)])
 
@@ -171,7 +171,7 @@ class Flux:
         return Predictor.single(state.models, state.assignment[list(clients.ids)])
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The model of the nearest label-free centroid (Algorithm 2)."""
+        """The model of the cluster whose P(X) fits best (Algorithm 2)."""
         if state.clusters is None or state.extractor is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
         placed, _ = self.place_unseen(state, features, engine)
@@ -184,8 +184,7 @@ class Flux:
         assert state.extractor is not None
         assert state.clusters is not None
         descriptors = describe_unlabelled(state.extractor, features, engine)
-        vectors = state.clusters.scaler.transform(descriptors)
-        return nearest_centroid(vectors, state.clusters.label_free_centroids(vectors.shape[1]))
+        return state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
 
     def assignment(self, state: FluxState) -> NDArray[np.int64]:
         """The cluster of every client, −1 where it has none yet."""
@@ -193,7 +192,7 @@ class Flux:
 
     def described(self, state: FluxState) -> Described | None:
         """Everyone who sent a descriptor."""
-        if state.descriptors is None:
+        if state.descriptors is None or state.clusters is None:
             return None
         clients = np.array(state.described, dtype=np.int64)
-        return Described(clients, state.descriptors, state.assignment[clients])
+        return Described(clients, state.descriptors, state.assignment[clients], state.clusters)

@@ -18,7 +18,7 @@ from fedflux.data.levels import check_level
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset
-from fedflux.flux.clustering import Clusterer, check_clusterer
+from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,9 @@ class RunConfig:
     participation: float = 1.0
     algorithm: str = "flux"
     clusters: int | Literal["true"] | None = None
-    clusterer: str = "adaptive-dbscan"
+    clusterer: str = "calibrated"
+    significance: float = ALPHA
+    assignment: Literal["calibrated", "euclidean"] = "calibrated"
     cluster_round: int | Literal["auto"] = "auto"
     eps_scale: float = 1.0
     components: int = 10
@@ -70,6 +72,8 @@ class RunConfig:
             raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
         if not (isfinite(self.eps_scale) and self.eps_scale > 0):
             raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
+        if not 0 < self.significance < 1:
+            raise FedfluxError(f"--significance {self.significance} is outside 0 to 1")
         if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
             raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
         if isinstance(self.clusters, int) and self.clusters < 1:
@@ -106,8 +110,12 @@ class RunConfig:
             training=Training(self.epochs, self.batch_size, self.lr, self.momentum),
             seed=self.seed,
             clusterer=Clusterer(
-                self.clusterer, self.clusters if isinstance(self.clusters, int) else None, self.eps_scale
+                self.clusterer,
+                self.clusters if isinstance(self.clusters, int) else None,
+                self.eps_scale,
+                self.significance,
             ),
+            calibrated_assignment=self.assignment == "calibrated",
             true_count=self.clusters == "true",
             cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             descriptor=DescriptorSettings(

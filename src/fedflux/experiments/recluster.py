@@ -1,6 +1,7 @@
 """Cluster a run's saved descriptors again, with any clusterer, without training anything."""
 
 import zlib
+from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
 from typing import Any
@@ -13,25 +14,31 @@ from fedflux.errors import FedfluxError
 from fedflux.experiments.runner import DESCRIPTOR_FILE
 from fedflux.experiments.scores import cluster_scores
 from fedflux.files import jsonable
-from fedflux.flux.clustering import Clusterer, find_clusters
-from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.clustering import ALPHA, Clusterer, find_clusters
+from fedflux.flux.why import explain
+from fedflux.flux.wire import from_arrays
 
 
-def recluster(run: Path, clusterer: str, clusters: int | str | None, eps_scale: float = 1.0) -> dict[str, Any]:
+def recluster(
+    run: Path, clusterer: str, clusters: int | str | None, eps_scale: float = 1.0, significance: float = ALPHA
+) -> dict[str, Any]:
     """Labels and scores of a clusterer on the descriptors in a run folder (or in the .npz file itself)."""
     arrays = _load(run)
-    descriptors = Descriptors.from_arrays(arrays)
+    descriptors = from_arrays(arrays)
     truth = arrays.get("truth")
     if not (isfinite(eps_scale) and eps_scale > 0):
         raise FedfluxError(f"--eps-scale {eps_scale}: give a value above 0")
+    if not 0 < significance < 1:
+        raise FedfluxError(f"--significance {significance} is outside 0 to 1")
     count = _count(run, clusters, truth)
-    found = find_clusters(descriptors, Clusterer(clusterer, count, eps_scale))
+    found = find_clusters(descriptors, Clusterer(clusterer, count, eps_scale, significance))
     answer: dict[str, Any] = jsonable(
         {
             "clusterer": clusterer,
             "clients": arrays.get("clients", np.arange(len(descriptors))),
             "labels": found.labels,
             **cluster_scores(found.labels, truth),
+            "why": [asdict(pair) for pair in explain(found.pool, significance)],
         }
     )
     return answer

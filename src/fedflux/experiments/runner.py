@@ -21,6 +21,8 @@ from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.files import jsonable, make_folder, write_json, write_npz, written_whole
+from fedflux.flux.why import explain
+from fedflux.flux.wire import to_arrays
 from fedflux.streams import stream
 
 CONFIG_FILE = "config.json"
@@ -71,6 +73,7 @@ def run_config(config: RunConfig, on_round: Callable[[Progress], None] | None = 
     result = {
         **scores,
         **_clusters(algorithm, state, federation),
+        "why": _why(config, algorithm, state),
         "cluster_round": getattr(state, "cluster_round", None),
         **_costs(history),
         "rounds": len(history),
@@ -171,6 +174,13 @@ def _clusters(algorithm: Algorithm[Any], state: Any, federation: Federation) -> 
     }
 
 
+def _why(config: RunConfig, algorithm: Algorithm[Any], state: Any) -> list[dict[str, Any]] | None:
+    described = algorithm.described(state)
+    if described is None:
+        return None
+    return [asdict(pair) for pair in explain(described.clusters.pool, config.significance)]
+
+
 def _costs(history: list[RoundMetrics]) -> dict[str, Any]:
     phases = {p: sum(m.seconds.get(p, 0.0) for m in history) for p in ("training", "descriptor", "clustering")}
     return {
@@ -214,7 +224,7 @@ def _save(
     write_json(folder / ROUNDS_FILE, rounds)
     described = algorithm.described(state)
     if described is not None:
-        arrays = {**described.descriptors.to_arrays(), "clients": described.clients, "labels": described.labels}
+        arrays = {**to_arrays(described.descriptors), "clients": described.clients, "labels": described.labels}
         if federation.truth is not None:
             arrays["truth"] = federation.truth[described.clients]
         write_npz(folder / DESCRIPTOR_FILE, arrays)

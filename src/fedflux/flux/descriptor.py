@@ -1,15 +1,13 @@
 """Descriptors: what clients send about their data, as a record of named blocks with a label-free part."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.errors import FedfluxError
 from fedflux.flux.moments import Moments
 
-SCHEMA = 1
 MISSING = -1.0
 """What fills the two blocks of a class with fewer than two examples, as in the authors' release."""
 
@@ -21,14 +19,22 @@ class Descriptors:
     Group 0 is the marginal, group 1 + u is class u; descriptors made without labels have group 0 alone.
     """
 
-    mean: NDArray[np.float32]
+    mean: NDArray[np.float64]
     """(K, groups, l)."""
-    spread: NDArray[np.float32]
+    spread: NDArray[np.float64]
     """(K, groups, l) standard deviations, or (K, groups, l, l) covariances."""
+    correlation: NDArray[np.float64]
+    """(K, U, l, l): within-class correlations of the reduced latents, the shape of the means' sampling noise."""
     count: NDArray[np.int64]
     """(K, groups): examples behind each mean."""
-    effective: NDArray[np.float32]
+    effective: NDArray[np.float64]
     """(K, groups): Kish's effective count, smaller than `count` where a client holds copies of examples."""
+    noise: NDArray[np.float64]
+    """(K, groups): known variance that privacy added to each coordinate of the means."""
+    validation_mean: NDArray[np.float64]
+    """(K, l): marginal mean of the validation split, which the model has not trained on."""
+    validation_count: NDArray[np.int64]
+    """(K,): examples behind it, 0 where there is none."""
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -41,11 +47,12 @@ class Descriptors:
     def take(self, rows: Sequence[int] | NDArray[np.int64]) -> "Descriptors":
         """Some clients' descriptors."""
         index = np.asarray(rows, dtype=np.int64)
-        return Descriptors(self.mean[index], self.spread[index], self.count[index], self.effective[index])
+        return Descriptors(*(getattr(self, field.name)[index] for field in fields(self)))
 
     def label_free(self) -> "Descriptors":
         """d′: the marginal moments, which an unlabelled client can compute too."""
-        return Descriptors(self.mean[:, :1], self.spread[:, :1], self.count[:, :1], self.effective[:, :1])
+        groups = {name: getattr(self, name)[:, :1] for name in ("mean", "spread", "count", "effective", "noise")}
+        return replace(self, **groups, correlation=self.correlation[:, :0])
 
     def blocks(self) -> list[NDArray[np.float64]]:
         """[μx, Σx, μ1, Σ1, …, μU, ΣU], each (K, width); classes with fewer than two examples are filled with −1."""
@@ -53,7 +60,7 @@ class Descriptors:
         for group in range(self.mean.shape[1]):
             missing = (self.count[:, group] < 2) & (group > 0)
             for values in (self.mean[:, group], self.spread[:, group]):
-                block = values.reshape(len(self), -1).astype(np.float64)
+                block = values.reshape(len(self), -1).copy()
                 block[missing] = MISSING
                 result.append(block)
         return result
@@ -62,56 +69,65 @@ class Descriptors:
         """The paper's d, one row a client: 2(U + 1)l numbers."""
         return np.concatenate(self.blocks(), axis=1)
 
-    @property
-    def client_bytes(self) -> int:
-        """What one client sends: moments as 4-byte floats, counts and effective counts as 4 bytes each."""
-        return 4 * sum(int(array[0].size) for array in (self.mean, self.spread, self.count, self.effective))
+    def deviations(self) -> NDArray[np.float64]:
+        """(K, groups, l): standard deviations, whichever form the spread has."""
+        if self.spread.ndim == 3:
+            return self.spread
+        return np.asarray(np.sqrt(np.maximum(np.einsum("kgii->kgi", self.spread), 0)))
 
-    def to_arrays(self) -> dict[str, NDArray[np.generic]]:
-        """The wire and disk form: named arrays and a schema version."""
-        return {
-            "schema": np.array(SCHEMA),
-            "mean": self.mean,
-            "spread": self.spread,
-            "count": self.count,
-            "effective": self.effective,
-        }
+    def class_covariances(self) -> NDArray[np.float64]:
+        """(K, U, l, l)."""
+        deviation = self.deviations()[:, 1:]
+        return self.correlation * deviation[..., :, None] * deviation[..., None, :]
 
-    @staticmethod
-    def from_arrays(arrays: Mapping[str, NDArray[np.generic]]) -> "Descriptors":
-        """Read the wire form back; refuses another schema, missing blocks and shapes that do not fit together."""
-        missing = {"schema", "mean", "spread", "count", "effective"} - set(arrays)
-        if missing:
-            raise FedfluxError(f"not a descriptor file: it lacks {', '.join(sorted(missing))}")
-        if int(arrays["schema"]) != SCHEMA:
-            raise FedfluxError(f"descriptor schema {int(arrays['schema'])}; this fedflux reads schema {SCHEMA}")
-        mean, spread = arrays["mean"].astype(np.float32), arrays["spread"].astype(np.float32)
-        count, effective = arrays["count"].astype(np.int64), arrays["effective"].astype(np.float32)
-        if mean.ndim != 3 or spread.shape[:3] != mean.shape or {count.shape, effective.shape} != {mean.shape[:2]}:
-            raise FedfluxError(f"descriptor blocks do not fit together: mean {mean.shape}, spread {spread.shape}")
-        return Descriptors(mean, spread, count, effective)
+    def marginal_covariances(self) -> NDArray[np.float64]:
+        """(K, l, l): within classes plus between them."""
+        share = self.count[:, 1:] / np.maximum(self.count[:, :1], 1)
+        mean = self.mean[:, 1:]
+        raw = self.class_covariances() + mean[..., :, None] * mean[..., None, :]
+        return np.asarray(np.einsum("ku,kuij->kij", share, raw)) - self.mean[:, 0, :, None] * self.mean[:, 0, None, :]
 
 
-def make_descriptors(clients: Sequence[Moments], effective: Sequence[NDArray[np.float32]]) -> Descriptors:
-    """Stack the clients' moments and effective counts."""
+def make_descriptors(
+    clients: Sequence[Moments],
+    effective: Sequence[NDArray[np.float64]],
+    validation: Sequence[Moments | None] | None = None,
+    full_covariance: bool = False,
+) -> Descriptors:
+    """Stack the clients' moments; `validation` holds the marginal moments of their validation splits."""
+    mean = np.stack([m.mean for m in clients])
+    covariance = np.stack([m.covariance for m in clients])
+    deviation = np.sqrt(np.einsum("kgii->kgi", covariance))
+    held = [None] * len(clients) if validation is None else validation
+    length = mean.shape[2]
     return Descriptors(
-        np.stack([m.mean for m in clients]),
-        np.stack([m.spread for m in clients]),
-        np.stack([m.count for m in clients]),
-        np.stack(effective),
+        mean=mean,
+        spread=covariance if full_covariance else deviation,
+        correlation=_correlation(covariance[:, 1:], deviation[:, 1:]),
+        count=np.stack([m.count for m in clients]),
+        effective=np.stack(effective),
+        noise=np.zeros(mean.shape[:2]),
+        validation_mean=np.stack([np.zeros(length) if m is None else m.mean[0] for m in held]),
+        validation_count=np.array([0 if m is None else int(m.count[0]) for m in held], dtype=np.int64),
     )
+
+
+def _correlation(covariance: NDArray[np.float64], deviation: NDArray[np.float64]) -> NDArray[np.float64]:
+    scale = deviation[..., :, None] * deviation[..., None, :]
+    correlation = np.divide(covariance, scale, out=np.zeros_like(covariance), where=scale > 0)
+    diagonal = np.arange(covariance.shape[-1])
+    correlation[..., diagonal, diagonal] = 1.0
+    return np.clip(correlation, -1, 1)
 
 
 def join_descriptors(parts: Sequence[Descriptors]) -> Descriptors:
     """Descriptors of several groups of clients, one after another."""
-    return Descriptors(
-        *(np.concatenate([getattr(p, f) for p in parts]) for f in ("mean", "spread", "count", "effective"))
-    )
+    return Descriptors(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(Descriptors)))
 
 
 def effective_counts(
     rows: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int | None
-) -> NDArray[np.float32]:
+) -> NDArray[np.float64]:
     """Kish's n²/Σc² for everything and for each class, c being the copies a client holds of each distinct example."""
     groups = [np.ones(len(rows), dtype=bool)]
     if labels is not None and classes is not None:
@@ -120,4 +136,4 @@ def effective_counts(
     for members in groups:
         copies = np.unique(rows[members], return_counts=True)[1]
         counts.append(copies.sum() ** 2 / (copies**2).sum() if len(copies) else 0.0)
-    return np.array(counts, dtype=np.float32)
+    return np.array(counts, dtype=np.float64)

@@ -1,4 +1,4 @@
-"""S3, moments: means and spreads of reduced latents, over all of a client's examples and within each class."""
+"""S3, moments: means and covariances of reduced latents, over all of a client's examples and within each class."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ from fedflux.flux.projector import Projector
 
 @dataclass(frozen=True, eq=False)
 class MomentSums:
-    """Counts, Σz and Σz² (or Σzzᵀ) by group: row 0 is everything, row 1 + u is class u (absent without labels)."""
+    """Counts, Σz and Σzzᵀ by group: row 0 is everything, row 1 + u is class u (absent without labels)."""
 
     count: Tensor
     first: Tensor
@@ -26,8 +26,6 @@ class MomentStatistic:
 
     projector: Projector
     classes: int | None
-    full: bool = False
-    """Full covariance matrices instead of per-coordinate standard deviations."""
 
     def add(self, so_far: MomentSums | None, latents: Tensor, labels: Tensor | None) -> MomentSums:
         """The sums with one more batch; as a matrix product, so that no atomic addition reorders them."""
@@ -37,8 +35,8 @@ class MomentStatistic:
             if labels is None:
                 raise ValueError("class-conditional moments need labels")
             groups = torch.cat([groups, one_hot(labels, self.classes).to(z.dtype)], dim=1)
-        squares = (z[:, :, None] * z[:, None, :]).flatten(1) if self.full else z * z
-        new = MomentSums(groups.sum(dim=0), groups.T @ z, groups.T @ squares)
+        products = (z[:, :, None] * z[:, None, :]).flatten(1)
+        new = MomentSums(groups.sum(dim=0), groups.T @ z, groups.T @ products)
         if so_far is None:
             return new
         return MomentSums(so_far.count + new.count, so_far.first + new.first, so_far.second + new.second)
@@ -46,11 +44,11 @@ class MomentStatistic:
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Per group: count n, mean μ (l) and spread Σ: standard deviations (l), or a covariance matrix (l × l)."""
+    """Per group: count n, mean μ (l) and covariance Σ (l × l)."""
 
     count: NDArray[np.int64]
-    mean: NDArray[np.float32]
-    spread: NDArray[np.float32]
+    mean: NDArray[np.float64]
+    covariance: NDArray[np.float64]
 
 
 def moments(sums: MomentSums) -> Moments:
@@ -58,11 +56,11 @@ def moments(sums: MomentSums) -> Moments:
     count, first, second = (tensor.cpu().numpy() for tensor in (sums.count, sums.first, sums.second))
     n = np.maximum(count, 1)[:, None]
     mean = first / n
-    if second.shape[1] == first.shape[1]:
-        variance = second / n - mean**2
-        # below the rounding of the difference there is no spread, and scaling must not blow it up
-        spread = np.sqrt(np.where(variance > 1e-12 * (second / n), variance, 0))
-    else:
-        length = first.shape[1]
-        spread = (second / n).reshape(-1, length, length) - mean[:, :, None] * mean[:, None, :]
-    return Moments(count.astype(np.int64), mean.astype(np.float32), spread.astype(np.float32))
+    length = mean.shape[1]
+    raw = (second / n).reshape(-1, length, length)
+    covariance = raw - mean[:, :, None] * mean[:, None, :]
+    # below the rounding of the difference there is no spread, and scaling must not blow it up
+    diagonal = np.arange(length)
+    flat = covariance[:, diagonal, diagonal] <= 1e-12 * raw[:, diagonal, diagonal]
+    covariance[flat[:, :, None] | flat[:, None, :]] = 0
+    return Moments(count.astype(np.int64), mean, covariance)

@@ -9,22 +9,35 @@ from numpy.typing import NDArray
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
 
 from fedflux.errors import FedfluxError, unknown
-from fedflux.flux.assignment import cluster_centroids
+from fedflux.flux.assignment import Marginals, cluster_centroids, nearest_centroid
 from fedflux.flux.clustering.adaptive_dbscan import AdaptiveDBSCAN, import_kneed, noise_to_singletons
+from fedflux.flux.clustering.calibrated import CalibratedClustering
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.evidence import Pool, compare
 from fedflux.flux.scaling import BlockScaler
 
-__all__ = ["CLUSTERERS", "AdaptiveDBSCAN", "Clusterer", "Clusters", "SilhouetteKMeans", "find_clusters"]
+__all__ = [
+    "CLUSTERERS",
+    "AdaptiveDBSCAN",
+    "CalibratedClustering",
+    "Clusterer",
+    "Clusters",
+    "SilhouetteKMeans",
+    "find_clusters",
+]
+
+ALPHA = 0.01
 
 
 @dataclass(frozen=True)
 class Clusterer:
-    """Which clusterer, and what it needs: `clusters` for k-means, `eps_scale` for adaptive DBSCAN."""
+    """Which clusterer, and what it needs: `alpha` for calibrated, `clusters` for k-means, `eps_scale` for DBSCAN."""
 
-    name: str = "adaptive-dbscan"
+    name: str = "calibrated"
     clusters: int | None = None
     eps_scale: float = 1.0
+    alpha: float = ALPHA
 
 
 def _kmeans(how: Clusterer) -> KMeans:
@@ -36,6 +49,7 @@ def _kmeans(how: Clusterer) -> KMeans:
 
 
 CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
+    "calibrated": lambda how: CalibratedClustering(alpha=how.alpha),
     "adaptive-dbscan": lambda how: AdaptiveDBSCAN(scale=how.eps_scale),
     "kmeans": _kmeans,
     "kmeans-silhouette": lambda how: SilhouetteKMeans(),
@@ -54,22 +68,44 @@ def check_clusterer(name: str) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Clusters:
-    """Clusters of clients, and what places others in them: the scaling and the centroids."""
+    """Clusters of clients, and what places others in them: centroids in scaled space, and pooled moments."""
 
     labels: NDArray[np.int64]
     scaler: BlockScaler
     centroids: NDArray[np.float64]
-    """γ_m in the full descriptor space, for labelled late clients."""
+    """γ_m in the full, scaled descriptor space."""
+    pool: Pool
+    """Pooled class moments of every cluster."""
+    marginals: Marginals
+    """Pooled P(X) of every cluster."""
 
-    def label_free_centroids(self, width: int) -> NDArray[np.float64]:
-        """γ_m cut to d′, the first `width` numbers, for unlabelled clients."""
-        return self.centroids[:, :width]
+    def place(self, newcomers: Descriptors, calibrated: bool = True) -> NDArray[np.int64]:
+        """Clusters of labelled late clients: the best-fitting pooled moments, or the paper's nearest centroid."""
+        if not calibrated:
+            return nearest_centroid(self.scaler.transform(newcomers), self.centroids)[0]
+        both = self.pool.join(Pool.of(newcomers))
+        clusters, clients = len(self.pool), len(newcomers)
+        first = np.tile(np.arange(clusters), clients)
+        second = np.repeat(np.arange(clients), clusters) + clusters
+        fit = compare(both, first, second).total.reshape(clients, clusters)
+        return np.asarray(fit.argmax(axis=1), dtype=np.int64)
+
+    def place_unlabelled(
+        self, newcomers: Descriptors, calibrated: bool = True
+    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+        """Clusters of unlabelled clients, and their distances to all: calibrated, or the paper's scaled Euclidean."""
+        if calibrated:
+            return self.marginals.nearest(newcomers)
+        vectors = self.scaler.transform(newcomers)
+        return nearest_centroid(vectors, self.centroids[:, : vectors.shape[1]])
 
 
 def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
     """U({d}; λ): scale the blocks, cluster, and number the clusters in order of their first client."""
     check_clusterer(how.name)
     estimator = CLUSTERERS[how.name](how)
+    if how.name == "calibrated":
+        return with_centroids(descriptors, estimator.fit(descriptors).labels_)
     if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):
         raise FedfluxError(f"{how.clusters} clusters of {len(descriptors)} clients: ask for fewer")
     vectors = BlockScaler.fit(descriptors).transform(descriptors)
@@ -84,7 +120,13 @@ def with_centroids(descriptors: Descriptors, labels: NDArray[np.int64]) -> Clust
     """Clusters whose labels are known already (found above, or the truth given to the oracle)."""
     scaler = BlockScaler.fit(descriptors)
     labels = in_order_of_appearance(labels)
-    return Clusters(labels, scaler, cluster_centroids(scaler.transform(descriptors), labels))
+    return Clusters(
+        labels,
+        scaler,
+        cluster_centroids(scaler.transform(descriptors), labels),
+        Pool.of(descriptors).merge(labels),
+        Marginals.of(descriptors, labels),
+    )
 
 
 def in_order_of_appearance(labels: NDArray[np.int64]) -> NDArray[np.int64]:
