@@ -185,7 +185,9 @@ def test_bytes_of_a_round(federation: Federation, engine: Engine) -> None:
     size = 4 * sum(t[0].numel() for t in state.models.tensors.values())
     assert set(history[0].up.values()) == set(history[0].down.values()) == {size}
     latent, classes, length = 64, 10, 10
-    descriptor = 4 * (2 * (classes + 1) * length + 2 * (classes + 1))
+    moments = classes * (4 * length + 2 * length + length * (length - 1) // 2)  # means, deviations, correlations
+    descriptor = moments + 4 * classes + 4 * (classes + 1) + 4 * (length + 1)  # counts, effective counts, validation
+    assert descriptor == 1178
     assert set(history[1].up.values()) == {size + 4 * 2 * latent + descriptor}
     assert set(history[1].down.values()) == {size + 4 * 2 * latent}
     assert set(history[2].up.values()) == {size}

@@ -21,9 +21,19 @@ from fedflux.flux.descriptor import Descriptors
 
 def descriptors_of(means: NDArray[np.float64], count: int = 100) -> Descriptors:
     """Clients with given marginal and class means (K, groups, l) and unit deviations."""
-    groups = means.shape[:2]
-    counts = np.full(groups, count)
-    return Descriptors(means.astype(np.float32), np.ones(means.shape, np.float32), counts, counts.astype(np.float32))
+    clients, groups, length = means.shape
+    counts = np.full((clients, groups), count)
+    counts[:, 0] = count * (groups - 1)
+    return Descriptors(
+        mean=means,
+        spread=np.ones(means.shape),
+        correlation=np.tile(np.eye(length), (clients, groups - 1, 1, 1)),
+        count=counts,
+        effective=counts.astype(np.float64),
+        noise=np.zeros((clients, groups)),
+        validation_mean=means[:, 0],
+        validation_count=np.full(clients, count),
+    )
 
 
 def clear_groups(seed: int = 0, noise: float = 0.02) -> tuple[Descriptors, NDArray[np.int64]]:

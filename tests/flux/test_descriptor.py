@@ -1,5 +1,7 @@
 """S1 to S3 against numpy on raw latents, and the descriptor record."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -12,6 +14,7 @@ from fedflux.flux.descriptor import Descriptors, effective_counts, join_descript
 from fedflux.flux.moments import MomentStatistic, moments
 from fedflux.flux.projector import Projector, fit_projector
 from fedflux.flux.scaling import BlockScaler
+from fedflux.flux.wire import client_bytes, from_arrays, over_the_wire, to_arrays
 
 RNG = np.random.default_rng(0)
 
@@ -61,21 +64,26 @@ def test_projector_is_the_same_for_every_client_and_fits_short_latents() -> None
     assert np.isfinite(flat.components).all()
 
 
-@given(n=st.integers(1, 60), chunk=st.integers(1, 20), classes=st.integers(1, 4), full=st.booleans())
+@given(n=st.integers(1, 60), chunk=st.integers(1, 20), classes=st.integers(1, 4))
 @settings(max_examples=40, deadline=None)
-def test_moments_match_numpy_on_raw_latents(n: int, chunk: int, classes: int, full: bool) -> None:
+def test_moments_match_numpy_on_raw_latents(n: int, chunk: int, classes: int) -> None:
     rng = np.random.default_rng(n * 100 + chunk)
     latents, labels = rng.normal(3.0, 2.0, size=(n, 5)), rng.integers(classes, size=n)
     projector = Projector(rng.normal(size=5), rng.normal(size=(3, 5)))
     z = (latents - projector.mean) @ projector.components.T
-    found = moments(sums_in_chunks(MomentStatistic(projector, classes, full), latents, labels, chunk))
+    found = moments(sums_in_chunks(MomentStatistic(projector, classes), latents, labels, chunk))
     for group in range(classes + 1):
         members = z if group == 0 else z[labels == group - 1]
         assert found.count[group] == len(members)
         if len(members):
-            np.testing.assert_allclose(found.mean[group], members.mean(axis=0), atol=1e-4)
-            spread = np.cov(members.T, ddof=0) if full else members.std(axis=0)
-            np.testing.assert_allclose(found.spread[group], spread, atol=1e-3)
+            np.testing.assert_allclose(found.mean[group], members.mean(axis=0), atol=1e-8)
+            np.testing.assert_allclose(found.covariance[group], np.cov(members.T, ddof=0), atol=1e-8)
+
+
+def test_no_spread_is_exactly_none() -> None:
+    latents = np.full((7, 3), 1234.567)
+    found = moments(sums_in_chunks(MomentStatistic(identity_projector(3), None), latents, None, 3))
+    assert np.all(found.covariance == 0)
 
 
 def test_label_free_moments_equal_the_marginal_part_and_need_no_labels() -> None:
@@ -84,16 +92,16 @@ def test_label_free_moments_equal_the_marginal_part_and_need_no_labels() -> None
     labelled = moments(sums_in_chunks(MomentStatistic(projector, 3), latents, labels, 16))
     unlabelled = moments(sums_in_chunks(MomentStatistic(projector, None), latents, None, 16))
     np.testing.assert_array_equal(labelled.mean[:1], unlabelled.mean)
-    np.testing.assert_array_equal(labelled.spread[:1], unlabelled.spread)
+    np.testing.assert_array_equal(labelled.covariance[:1], unlabelled.covariance)
 
 
-def sample_descriptors(clients: int = 3, classes: int = 2) -> Descriptors:
+def sample_descriptors(clients: int = 3, classes: int = 2, length: int = 4, full: bool = False) -> Descriptors:
     parts = []
     for k in range(clients):
-        latents, labels = RNG.normal(k, 1, size=(30, 4)), RNG.integers(classes, size=30)
-        sums = sums_in_chunks(MomentStatistic(identity_projector(4), classes), latents, labels, 30)
+        latents, labels = RNG.normal(k, 1, size=(90, length)), RNG.integers(classes, size=90)
+        sums = sums_in_chunks(MomentStatistic(identity_projector(length), classes), latents, labels, 30)
         parts.append(moments(sums))
-    return make_descriptors(parts, [p.count.astype(np.float32) for p in parts])
+    return make_descriptors(parts, [p.count.astype(float) for p in parts], full_covariance=full)
 
 
 def test_vector_is_the_papers_concatenation() -> None:
@@ -107,23 +115,52 @@ def test_vector_is_the_papers_concatenation() -> None:
 def test_a_class_with_fewer_than_two_examples_is_minus_one() -> None:
     latents, labels = RNG.normal(size=(5, 4)), np.array([0, 0, 0, 0, 1])
     found = moments(sums_in_chunks(MomentStatistic(identity_projector(4), 3), latents, labels, 5))
-    vector = make_descriptors([found], [found.count.astype(np.float32)]).vectors()[0]
+    vector = make_descriptors([found], [found.count.astype(float)]).vectors()[0]
     assert np.all(vector[16:] == -1)
     assert not np.any(vector[:16] == -1)
 
 
-def test_wire_form_round_trips_and_refuses_nonsense() -> None:
-    descriptors = sample_descriptors()
-    again = Descriptors.from_arrays(descriptors.to_arrays())
-    np.testing.assert_array_equal(again.vectors(), descriptors.vectors())
-    np.testing.assert_array_equal(again.effective, descriptors.effective)
-    arrays = descriptors.to_arrays()
+@pytest.mark.parametrize("full", [False, True])
+def test_wire_form_keeps_what_it_promises(full: bool) -> None:
+    descriptors = sample_descriptors(full=full)
+    again = over_the_wire(descriptors)
+    np.testing.assert_allclose(again.mean, descriptors.mean, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(again.spread, descriptors.spread, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(again.correlation, descriptors.correlation, atol=0.5 / 127 + 1e-9)
+    np.testing.assert_array_equal(again.count, descriptors.count)
+    np.testing.assert_allclose(again.effective, descriptors.effective)
+    np.testing.assert_allclose(again.vectors(), over_the_wire(again).vectors(), atol=1e-3)
+
+
+def test_the_marginal_follows_from_the_classes() -> None:
+    latents, labels = RNG.normal(size=(60, 4)), RNG.integers(3, size=60)
+    found = moments(sums_in_chunks(MomentStatistic(identity_projector(4), 3), latents, labels, 60))
+    arrived = over_the_wire(make_descriptors([found], [found.count.astype(float)]))
+    np.testing.assert_allclose(arrived.mean[0, 0], latents.mean(axis=0), atol=1e-5)
+    np.testing.assert_allclose(arrived.spread[0, 0], latents.std(axis=0), rtol=2e-3)
+    np.testing.assert_allclose(arrived.marginal_covariances()[0], np.cov(latents.T, ddof=0), atol=0.02)
+
+
+def test_a_descriptor_is_under_half_a_percent_of_lenet5() -> None:
+    descriptors = sample_descriptors(classes=10, length=10)
+    sent = to_arrays(descriptors.take([0]))
+    assert client_bytes(descriptors) == 1178 == sum(a.nbytes for name, a in sent.items() if name != "schema")
+    assert client_bytes(descriptors) <= 0.005 * 4 * 61_706
+    assert client_bytes(descriptors.label_free()) == 10 * 4 + 10 * 2 + 4
+
+
+def test_wire_form_refuses_nonsense() -> None:
+    arrays = to_arrays(sample_descriptors())
     with pytest.raises(FedfluxError, match="lacks mean"):
-        Descriptors.from_arrays({k: v for k, v in arrays.items() if k != "mean"})
+        from_arrays({k: v for k, v in arrays.items() if k != "mean"})
     with pytest.raises(FedfluxError, match="schema 99"):
-        Descriptors.from_arrays({**arrays, "schema": np.array(99)})
+        from_arrays({**arrays, "schema": np.array(99)})
     with pytest.raises(FedfluxError, match="do not fit"):
-        Descriptors.from_arrays({**arrays, "count": arrays["count"][:, :1]})
+        from_arrays({**arrays, "count": arrays["count"][:, :1]})
+    with pytest.raises(FedfluxError, match="do not fit"):
+        from_arrays({**arrays, "correlation": arrays["correlation"][:, :, :1]})
+    with pytest.raises(FedfluxError, match="NaN"):
+        from_arrays({**arrays, "mean": np.full_like(arrays["mean"], np.nan)})
 
 
 def test_join_and_take() -> None:
@@ -154,5 +191,6 @@ def test_scaling_uses_one_range_per_block_and_reuses_it() -> None:
 def test_scaling_leaves_a_constant_block_at_zero() -> None:
     one = sample_descriptors(1)
     same = join_descriptors([one, one])
-    same = Descriptors(np.ones_like(same.mean), np.zeros_like(same.spread), same.count, same.effective)
-    assert np.all(BlockScaler.fit(same).transform(same) == 0)
+    assert np.all(BlockScaler.fit(same).transform(same)[0] == BlockScaler.fit(same).transform(same)[1])
+    flat = replace(same, mean=np.ones_like(same.mean), spread=np.zeros_like(same.spread))
+    assert np.all(BlockScaler.fit(flat).transform(flat) == 0)

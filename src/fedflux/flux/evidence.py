@@ -24,6 +24,10 @@ CORRELATION_PRIOR = 40.0
 """Samples' worth of the pair's average class correlation that each class correlation is shrunk with."""
 VARIANCE_PRIOR = 4.0
 """Samples' worth of the pair's average class variance that each class variance is shrunk with."""
+LEAST_FREEDOM = 5.0
+"""Degrees of freedom behind its variances below which a class is not compared."""
+CHUNK = 4096
+"""Pairs compared at once, which bounds memory."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -105,41 +109,68 @@ class Evidence:
     """(P,): all class means together."""
     labels: Array
     """(P,): label counts."""
+    trifle: Array
+    """(P,): of "the difference is a trifle": the strongest of the three once the floor is granted as noise."""
 
     @property
     def total(self) -> Array:
         """(P,): the strongest of the three, paid for by Bonferroni over the three and over the classes."""
-        tested = np.maximum((self.classes < 0).sum(axis=1), 1)
-        strongest = np.log(tested) + self.classes.min(axis=1)
-        return np.asarray(np.minimum(np.log(3) + np.minimum(np.minimum(self.joint, strongest), self.labels), 0.0))
+        return _strongest(self.classes, self.joint, self.labels)
+
+    @property
+    def likeness(self) -> Array:
+        """(P,): a smooth order of pairs from alike to unlike, where `total` has ties at 1: all evidence added up."""
+        return np.asarray(self.joint + self.labels + self.classes.min(axis=1))
+
+
+def _strongest(classes: Array, joint: Array, labels: Array) -> Array:
+    tested = np.maximum((classes < 0).sum(axis=1), 1)
+    single = np.log(tested) + classes.min(axis=1)
+    return np.asarray(np.minimum(np.log(3) + np.minimum(np.minimum(joint, single), labels), 0.0))
 
 
 def compare(pool: Pool, first: Index, second: Index, floor: float = EFFECT_FLOOR) -> Evidence:
     """Test each pair (first[i], second[i]) of groups."""
     parts = [
-        _compare(pool, first[begin : begin + 4096], second[begin : begin + 4096], floor)
-        for begin in range(0, max(len(first), 1), 4096)
+        _compare(pool, first[begin : begin + CHUNK], second[begin : begin + CHUNK], floor)
+        for begin in range(0, max(len(first), 1), CHUNK)
     ]
-    return Evidence(*(np.concatenate([getattr(p, name) for p in parts]) for name in (f.name for f in fields(Evidence))))
+    names = [field.name for field in fields(Evidence)]
+    return Evidence(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
 def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
     count = pool.count[i] + pool.count[j]
     freedom = np.maximum(count - pool.holders[i] - pool.holders[j], 0)
     weights = pool.weight[i], pool.weight[j]
-    usable = (np.minimum(*weights) >= 1) & (freedom >= 1)
+    usable = (np.minimum(*weights) >= 1) & (freedom >= LEAST_FREEDOM)
     with np.errstate(divide="ignore"):
-        scale = np.where(usable, 1 / weights[0] + 1 / weights[1] + floor**2, 1.0)
+        scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
     covariance = _noise_covariance(pool, i, j, count, freedom)
     difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0)
     length = difference.shape[2]
-    known = (pool.noise[i] + pool.noise[j])[..., None, None] * np.eye(length)
-    distance = np.sqrt(np.maximum(_quadratic(covariance, difference), 0))
-    statistic = _quadratic(covariance * scale[..., None, None] + known, difference)
-    trust = freedom + CORRELATION_PRIOR
-    classes = np.where(usable, _log_hotelling(statistic, length, trust), 0.0)
-    joint = _log_joint(statistic, usable, length, trust)
-    return Evidence(classes, distance, joint, _log_labels(pool.labels[i], pool.labels[j], floor))
+    known = pool.noise[i] + pool.noise[j]
+    if known.any():
+        added = known[..., None, None] * np.eye(length)
+        statistic = _quadratic(covariance * scale[..., None, None] + added, difference)
+    else:
+        statistic = _quadratic(covariance, difference) / scale
+    law = _hotelling(length, freedom)
+
+    def judge(rows: NDArray[np.bool_] | slice, granted: float) -> tuple[Array, Array, Array]:
+        shrunk = statistic[rows] * scale[rows] / (scale[rows] + granted**2)
+        stretch, second = law[0][rows], law[1][rows]
+        classes = np.where(usable[rows], _log_fisher(shrunk, stretch, second, length), 0.0)
+        joint = _log_joint(shrunk, usable[rows], stretch, second, length)
+        return classes, joint, _log_labels(pool.labels[i][rows], pool.labels[j][rows], granted)
+
+    classes, joint, labels = judge(slice(None), 0.0)
+    trifle = _strongest(classes, joint, labels)
+    # against the sampling noise of few examples the floor is nothing, and both answers are the same
+    matters = np.where(usable, floor**2 / scale, 0).max(axis=1, initial=0) > 0.02
+    if matters.any():
+        trifle[matters] = _strongest(*judge(matters, floor))
+    return Evidence(classes, np.sqrt(np.maximum(statistic * scale, 0)), joint, labels, trifle)
 
 
 def _noise_covariance(pool: Pool, i: Index, j: Index, count: Array, freedom: Array) -> Array:
@@ -171,23 +202,30 @@ def _quadratic(matrix: Array, vector: Array) -> Array:
     return np.asarray((vector * solved).sum(axis=-1))
 
 
-def _log_hotelling(statistic: Array, length: int, trust: Array) -> Array:
-    """Hotelling's T² with ν degrees of freedom is F(l, ν − l + 1) up to scale."""
+def _hotelling(length: int, freedom: Array) -> tuple[Array, Array]:
+    """T² is `stretch`·F(l, `second`) under the null: Hotelling's law for the shrunk correlation, but never with more
+    degrees of freedom than the class variances have, since those are hardly shrunk.
+    """
+    trust = freedom + CORRELATION_PRIOR
     rest = np.maximum(trust - length + 1, 1.0)
-    scaled = statistic * rest / (trust * length)
-    return np.asarray(_log_tail(fisher.sf(scaled, length, rest), statistic, length))
+    return length * trust / rest, np.minimum(rest, freedom + VARIANCE_PRIOR)
 
 
-def _log_joint(statistic: Array, usable: NDArray[np.bool_], length: int, trust: Array) -> Array:
+def _log_fisher(statistic: Array, stretch: Array, second: Array, length: int) -> Array:
+    return _log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
+
+
+def _log_joint(statistic: Array, usable: NDArray[np.bool_], stretch: Array, second: Array, length: int) -> Array:
     """The sum over classes as a scaled χ² with the mean and variance of the sum of T²s (Satterthwaite)."""
-    low, high = np.maximum(trust - length - 1, 1.0), np.maximum(trust - length - 3, 1.0)
-    mean = np.where(usable, length * trust / low, 0).sum(axis=1)
-    variance = np.where(usable, 2 * length * trust**2 * (trust - 1) / (low**2 * high), 0).sum(axis=1)
+    low, high = np.maximum(second - 2, 1.0), np.maximum(second - 4, 1.0)
+    mean = np.where(usable, stretch * second / low, 0).sum(axis=1)
+    spread = 2 * (stretch * second) ** 2 * (length + second - 2) / (length * low**2 * high)
+    variance = np.where(usable, spread, 0).sum(axis=1)
     total = np.where(usable, statistic, 0).sum(axis=1)
     safe_mean, safe_variance = np.where(mean > 0, mean, 1.0), np.where(variance > 0, variance, 1.0)
-    stretch = safe_variance / (2 * safe_mean)
-    freedom = safe_mean / stretch
-    tail = _log_tail(chi2.sf(total / stretch, freedom), total / stretch, freedom)
+    unit = safe_variance / (2 * safe_mean)
+    freedom = safe_mean / unit
+    tail = _log_tail(chi2.sf(total / unit, freedom), total / unit, freedom)
     return np.where(mean > 0, tail, 0.0)
 
 
