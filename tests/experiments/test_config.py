@@ -167,6 +167,8 @@ OTHER: dict[str, Any] = {
     "level": 7,
     "clients": 12,
     "seed": 43,
+    "significance": 0.05,
+    "assignment": "euclidean",
     "patterns": "shared",
     "bank": 3,
     "strength": 0.1,

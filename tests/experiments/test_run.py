@@ -103,7 +103,8 @@ def model_bytes(folder: Path) -> int:
 
 
 BOUNDS = 2 * 64 * 4  # minimum and maximum of the MLP's 64 latents, as 4-byte floats
-DESCRIPTOR = (2 * 11 * 10 + 2 * 11) * 4  # mean and spread of l = 10 for all and for 10 classes; two counts each
+# l = 10, ten classes: means (4 bytes), deviations (2), correlations (1), counts, effective counts, validation mean
+DESCRIPTOR = 10 * (10 * 4 + 10 * 2 + 45) + 10 * 4 + 11 * 4 + 11 * 4
 
 
 def test_bytes_are_models_each_round_and_bounds_and_descriptor_once(first: dict[str, Any]) -> None:

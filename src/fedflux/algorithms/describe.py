@@ -1,7 +1,7 @@
 """S1 to S3 on an engine: from clients and the global model of the trigger round to descriptors."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -50,9 +50,11 @@ def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptor
     clients = [cohort.data(client, "train") for client in cohort]
     sums = engine.reduce(extractor.reference, clients, MomentStatistic(extractor.projector, classes))
     effective = [effective_counts(one.rows, one.y.numpy(), classes) for one in clients]
-    validation = _marginals(extractor, cohort.features("validation"), engine)
+    held = [cohort.data(client, "validation") for client in cohort]
+    validation = _marginals(extractor, [one.features() for one in held], engine)
+    distinct = np.array([effective_counts(one.rows, None, None)[0] for one in held])
     made = make_descriptors([moments(one) for one in sums], effective, validation, extractor.full_covariance)
-    return over_the_wire(made)
+    return over_the_wire(replace(made, validation_count=np.floor(distinct).astype(np.int64)))
 
 
 def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:

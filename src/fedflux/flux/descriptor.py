@@ -34,7 +34,7 @@ class Descriptors:
     validation_mean: NDArray[np.float64]
     """(K, l): marginal mean of the validation split, which the model has not trained on."""
     validation_count: NDArray[np.int64]
-    """(K,): examples behind it, 0 where there is none."""
+    """(K,): effective examples behind it, 0 where there is none."""
 
     def __len__(self) -> int:
         return len(self.mean)

@@ -136,7 +136,7 @@ def candidate_pairs(pool: Pool) -> tuple[Index, Index]:
         first, second = np.triu_indices(groups, k=1)
         return first.astype(np.int64), second.astype(np.int64)
     points = _common_whitening(pool)
-    neighbours = NearestNeighbors(n_neighbors=NEIGHBOURS).fit(points).kneighbors(return_distance=False)
+    neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS, groups - 1)).fit(points).kneighbors(return_distance=False)
     pairs = np.stack([np.repeat(np.arange(groups), neighbours.shape[1]), neighbours.ravel()], axis=1)
     pairs = np.unique(np.sort(pairs, axis=1), axis=0)
     pairs = pairs[pairs[:, 0] != pairs[:, 1]]
