@@ -3,9 +3,10 @@
     python benchmarks/descriptor_bank.py fill --data-dir DATA --bank BANK --jobs 16 [--groups mnist,cifar10,…]
     python benchmarks/descriptor_bank.py score --bank BANK [--out TABLE.md]
 
-`fill` trains what is missing (`fedflux run --until clustered`, one process a cell, stoppable at any time); `score` reads
-the saved descriptors, runs every clusterer on them in seconds and prints the share of client pairs decided rightly: the
-mean over cells and, in brackets, the worst cell. k-means is told the true number of clusters; nobody else is.
+`fill` trains what is missing (`fedflux run --until clustered`, one process a cell, stoppable at any time); `score`
+reads the saved descriptors, runs every clusterer on them in seconds and prints the share of client pairs decided
+rightly: the mean over cells and, in brackets, the worst cell. k-means is told the true number of
+clusters; nobody else is.
 """
 
 import argparse

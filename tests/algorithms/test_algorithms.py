@@ -9,7 +9,7 @@ import torch
 from fedflux.algorithms import ALGORITHMS, Settings, make_algorithm
 from fedflux.algorithms.base import aggregate
 from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
-from fedflux.data import Features, Federation, Labelled, Partition, partition
+from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
 from fedflux.data.sources import load
 from fedflux.engine import Engine, Job, Key, Stack, Training, make_engine
 from fedflux.errors import FedfluxError
@@ -127,6 +127,15 @@ def test_only_the_methods_allowed_to_can_read_the_truth(federation: Federation, 
         _ = federation.blind().truth
     with pytest.raises(FedfluxError, match="may not read"):
         _ = federation.blind().patterns[0]
+
+
+def test_a_blind_federation_hides_the_datas_own_clusters() -> None:
+    x, y = np.zeros((8, 1, 4, 4), np.uint8), np.arange(8) % 2
+    client = np.repeat([0, 1], 4)
+    part = Examples(x, y, client)
+    dataset = Dataset("npz", part, part, 2, ("a", "b"), np.array([0, 1]))
+    blind = partition(dataset, Partition("none", level=1)).blind()
+    assert blind.dataset.client_clusters is None
 
 
 def test_truth_is_needed_where_it_is_used(federation: Federation, engine: Engine) -> None:

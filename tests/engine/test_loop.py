@@ -123,6 +123,9 @@ def test_an_empty_split_scores_nan(federation: Federation, engine: LoopEngine) -
     one = partition(load("digits"), Partition("px", level=3, clients=4, data_fraction=0.005))
     scores = engine.evaluate(Predictor.shared(engine.initial(), np.ones(1), 4), one.cohort(range(4)), "validation")
     assert np.isnan(scores).all()
+    assert [a.shape for a in engine.losses(engine.initial(), one.cohort([0]), "validation")] == [(1, 0)]
+    everyone = Predictor.shared(engine.initial(), np.ones(1), 1)
+    assert engine.predict(everyone, one.cohort([0]).features("validation"))[0].shape == (0, 10)
 
 
 def test_reduce_streams_latents(federation: Federation, engine: LoopEngine) -> None:

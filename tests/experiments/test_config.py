@@ -57,7 +57,9 @@ def test_a_flags_dataset_brings_its_own_preset(tmp_path: Path) -> None:
 
 
 def test_numbers_come_in_the_forms_people_write(tmp_path: Path) -> None:
-    config = make_config({"clusters": "3", "lr": 1}, toml(tmp_path, 'participation = 1\ncluster-round = "4"\n'))
+    config = make_config(
+        {"clusters": "3", "clusterer": "kmeans", "lr": 1}, toml(tmp_path, 'participation = 1\ncluster-round = "4"\n')
+    )
     assert (config.clusters, config.cluster_round, config.lr, config.participation) == (3, 4, 1.0, 1.0)
     assert isinstance(config.lr, float)
 
@@ -206,7 +208,9 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
 
 
 @pytest.mark.parametrize("dataset", PRESETS)
-@pytest.mark.parametrize("options", [{}, OTHER, {"clusters": "true", "lr": 0.005, "model": "lenet5"}])
+@pytest.mark.parametrize(
+    "options", [{}, OTHER, {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"}]
+)
 def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config({**options, "dataset": dataset})
     assert parsed(config.command(), monkeypatch) == config

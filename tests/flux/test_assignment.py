@@ -77,3 +77,24 @@ def test_late_labelled_clients_join_their_cluster() -> None:
     late = describe_samples([client(True), client(False), client(True)], 10)
     for calibrated in (True, False):
         assert clusters.place(late, calibrated).tolist() == [1, 0, 1]
+
+
+def test_tiny_late_clients_go_where_they_fit_best() -> None:
+    """Five examples prove nothing, but they still lean somewhere: ties must not all go to cluster 0."""
+    rng, world = np.random.default_rng(0), Population(0, classes=3)
+    move = np.einsum("uij,j->ui", np.swapaxes(world.mix, 1, 2), np.ones(10) / np.sqrt(10))
+    truth = np.array([0, 0, 1, 1])
+    clusters = with_centroids(describe_samples([world.draw(rng, 800, move=2 * m * move) for m in truth], 3), truth)
+    late = describe_samples([world.draw(rng, 5, move=2 * move) for _ in range(40)], 3)
+    assert clusters.place(late).mean() > 0.7
+
+
+def test_a_small_cluster_is_still_found_by_its_own() -> None:
+    right = 0
+    for seed in range(20):
+        rng, world = np.random.default_rng(seed), Population(seed % 4)
+        far = np.full_like(world.mean, 4.0)
+        clients = [world.draw(rng, 2000), world.draw(rng, 6, move=far)]
+        clusters = with_centroids(describe_samples(clients, 10), np.array([0, 1]))
+        right += clusters.place_unlabelled(unlabelled([world.draw(rng, 100, move=far)[0]]))[0][0]
+    assert right >= 17

@@ -10,6 +10,7 @@ from tests.flux.making import Population, describe_samples
 from fedflux.flux.clustering import CalibratedClustering, Clusterer, find_clusters
 from fedflux.flux.clustering import calibrated as module
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.evidence import Pool
 from fedflux.flux.why import explain
 
 
@@ -76,6 +77,15 @@ def test_the_neighbour_graph_agrees_with_all_pairs(monkeypatch: pytest.MonkeyPat
     assert adjusted_rand_score(exact, sparse) == 1
 
 
+def test_beyond_all_pairs_a_missing_class_is_no_obstacle() -> None:
+    """More clients than are compared pair by pair, one of them without class 0."""
+    rng, world = np.random.default_rng(0), Population(0)
+    without = np.array([0.0] + [1 / 9] * 9)
+    clients = [world.draw(rng, 200, shares=without if k == 3 else None) for k in range(70)]
+    labels = CalibratedClustering().fit(describe_samples(clients, 10)).labels_
+    assert (labels == labels[0]).sum() >= 69
+
+
 def test_it_is_an_estimator() -> None:
     estimator = clone(CalibratedClustering(alpha=0.05, floor=0.1))
     assert estimator.get_params() == {"alpha": 0.05, "floor": 0.1}
@@ -115,6 +125,14 @@ def test_why_names_the_shift() -> None:
     swap = np.arange(10)
     swap[[1, 3]] = [3, 1]
     assert words_of(plain, (w, swap[v])) == ["P(Y) + P(Y|X)"]
+
+
+def test_why_copes_with_single_examples() -> None:
+    rng, world = np.random.default_rng(0), Population(0)
+    move = np.full_like(world.mean, 50.0)
+    singles = [world.draw(rng, 3, move=move) for _ in range(3)]
+    pool = Pool.of(describe_samples([world.draw(rng, 600), *singles], 10)).merge(np.array([0, 1, 1, 1]))
+    assert len(explain(pool, 0.01)) == 1
 
 
 def test_why_says_which_classes_in_words() -> None:

@@ -125,11 +125,11 @@ def test_wire_form_keeps_what_it_promises(full: bool) -> None:
     descriptors = sample_descriptors(full=full)
     again = over_the_wire(descriptors)
     np.testing.assert_allclose(again.mean, descriptors.mean, rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(again.spread, descriptors.spread, rtol=2e-3, atol=1e-3)
+    np.testing.assert_allclose(again.spread, descriptors.spread, rtol=3e-3, atol=0.02 if full else 3e-3)
     np.testing.assert_allclose(again.correlation, descriptors.correlation, atol=0.5 / 127 + 1e-9)
     np.testing.assert_array_equal(again.count, descriptors.count)
     np.testing.assert_allclose(again.effective, descriptors.effective)
-    np.testing.assert_allclose(again.vectors(), over_the_wire(again).vectors(), atol=1e-3)
+    np.testing.assert_allclose(again.vectors(), over_the_wire(again).vectors(), atol=5e-3)
 
 
 def test_the_marginal_follows_from_the_classes() -> None:
@@ -149,6 +149,19 @@ def test_a_descriptor_is_under_half_a_percent_of_lenet5() -> None:
     assert client_bytes(descriptors.label_free()) == 10 * 4 + 10 * 2 + 4
 
 
+@pytest.mark.parametrize("scale", [1e-9, 1e-4, 1.0, 1e6])
+def test_the_wire_is_right_at_every_scale(scale: float) -> None:
+    descriptors = sample_descriptors()
+    scaled = replace(descriptors, mean=scale * descriptors.mean, spread=scale * descriptors.spread)
+    np.testing.assert_allclose(over_the_wire(scaled).spread, scaled.spread, rtol=2e-2)
+
+
+def test_no_deviation_survives_the_wire() -> None:
+    descriptors = sample_descriptors()
+    flat = replace(descriptors, spread=np.zeros_like(descriptors.spread))
+    assert np.all(over_the_wire(flat).spread[:, 1:] == 0)
+
+
 def test_wire_form_refuses_nonsense() -> None:
     arrays = to_arrays(sample_descriptors())
     with pytest.raises(FedfluxError, match="lacks mean"):
@@ -159,6 +172,10 @@ def test_wire_form_refuses_nonsense() -> None:
         from_arrays({**arrays, "count": arrays["count"][:, :1]})
     with pytest.raises(FedfluxError, match="do not fit"):
         from_arrays({**arrays, "correlation": arrays["correlation"][:, :, :1]})
+    with pytest.raises(FedfluxError, match="do not fit"):
+        from_arrays({**arrays, "validation_mean": arrays["validation_mean"][:, :1]})
+    with pytest.raises(FedfluxError, match="do not fit"):
+        from_arrays({**arrays, "noise": np.zeros((1, 2))})
     with pytest.raises(FedfluxError, match="NaN"):
         from_arrays({**arrays, "mean": np.full_like(arrays["mean"], np.nan)})
 

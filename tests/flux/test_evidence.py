@@ -67,6 +67,57 @@ def test_copies_are_counted_once_through_the_effective_count() -> None:
     assert np.median(nominal) < np.log(1e-3)
 
 
+def test_many_copies_of_few_examples_are_few_examples() -> None:
+    """50 distinct examples, 96 copies of each: freedom and precision follow the distinct ones, so nothing splits."""
+    rng, world = np.random.default_rng(0), Population(0)
+    clients, rows = [], []
+    for _ in range(6):
+        z, y = world.draw(rng, 50)
+        chosen = np.tile(np.arange(50), 96)
+        clients.append((z[chosen], y[chosen]))
+        rows.append(chosen)
+    assert CalibratedClustering().fit(describe_samples(clients, 10, rows)).labels_.max() == 0
+
+
+@pytest.mark.parametrize(("classes", "size"), [(1, 6), (1, 12), (3, 15)])
+def test_few_classes_do_not_lend_each_other_freedom_they_lack(classes: int, size: int) -> None:
+    split = 0
+    for seed in range(60):
+        rng, world = np.random.default_rng(seed), Population(seed % 5, classes)
+        pair = describe_samples([world.draw(rng, size) for _ in range(2)], classes)
+        split += CalibratedClustering().fit(pair).labels_.max()
+    assert not too_many(int(split), 60, 0.01)
+
+
+def test_strongly_correlated_latents_survive_the_bytes() -> None:
+    """Three factors and a little noise: correlations near one, whose rounding must not fake a difference."""
+    rejected = 0
+    for seed in range(20):
+        rng = np.random.default_rng(seed)
+        loading = rng.normal(size=(3, 10))
+        clients = []
+        for _ in range(2):
+            z = rng.normal(size=(800, 3)) @ loading + 0.05 * rng.normal(size=(800, 10))
+            clients.append((z, rng.integers(2, size=800)))
+        rejected += compare(Pool.of(describe_samples(clients, 2)), FIRST, SECOND).total[0] < np.log(0.01)
+    assert not too_many(int(rejected), 20, 0.01)
+
+
+def test_the_joint_test_keeps_its_tail_with_few_samples() -> None:
+    """Exact draws from the null law of the class statistics: one in a thousand stays one in a thousand."""
+    rng = np.random.default_rng(0)
+    p = rng.uniform(size=(40_000, 10))
+    joint = evidence._log_joint(np.log(p), np.ones(p.shape, dtype=bool), 10)
+    for level in (0.05, 0.01, 0.001):
+        assert (joint < np.log(level)).mean() == pytest.approx(level, rel=0.35)
+
+
+def test_rare_labels_do_not_condemn_a_small_client() -> None:
+    big, small = np.array([[9990.0, 3.0, 7.0]]), np.array([[9.0, 1.0, 0.0]])
+    assert evidence._log_labels(big, small, 0.0)[0] > np.log(1e-6)
+    assert evidence._log_labels(big, np.array([[2.0, 8.0, 0.0]]), 0.0)[0] < np.log(1e-6)
+
+
 def test_one_moved_class_is_found_and_named() -> None:
     rng, world = np.random.default_rng(0), Population(0)
     move = np.zeros_like(world.mean)
@@ -122,7 +173,7 @@ def test_pooling_clients_equals_describing_their_union() -> None:
     union = (np.concatenate([clients[0][0], clients[1][0]]), np.concatenate([clients[0][1], clients[1][1]]))
     whole = Pool.of(describe_samples([union, clients[2]], 10))
     np.testing.assert_allclose(pooled.mean, whole.mean, rtol=1e-4, atol=1e-4)
-    np.testing.assert_allclose(pooled.count, whole.count)
+    np.testing.assert_allclose(pooled.weight, whole.weight)
     np.testing.assert_allclose(pooled.labels, whole.labels)
     assert pooled.members.tolist() == [2, 1]
     within = [np.cov(z[y == 2].T, ddof=0) for z, y in clients[:2]]
@@ -137,10 +188,11 @@ def test_known_noise_enters_the_denominator() -> None:
         rng = np.random.default_rng(r)
         world = Population(r % 3)
         clean = describe_samples([world.draw(rng, 1000) for _ in range(2)], 10)
-        noisy = {"mean": clean.mean + rng.normal(0, 1.0, size=clean.mean.shape)}
-        untold.append(compare(Pool.of(replace(clean, **noisy)), FIRST, SECOND).total[0])
-        known = replace(clean, **noisy, noise=np.full(clean.noise.shape, 1.0))
+        noisy = replace(clean, mean=clean.mean + rng.normal(0, 1.0, size=clean.mean.shape))
+        untold.append(compare(Pool.of(noisy), FIRST, SECOND).total[0])
+        known = replace(noisy, noise=np.full(clean.noise.shape, 1.0))
         told.append(compare(Pool.of(known), FIRST, SECOND).total[0])
+        assert compare(Pool.of(known), FIRST, SECOND).trifle[0] >= told[-1]
     assert np.median(untold) < np.log(1e-6)
     assert not too_many(int((np.array(told) < np.log(0.05)).sum()), 20, 0.05)
 

@@ -174,17 +174,9 @@ class Flux:
         """The model of the cluster whose P(X) fits best (Algorithm 2)."""
         if state.clusters is None or state.extractor is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
-        placed, _ = self.place_unseen(state, features, engine)
-        return Predictor.single(state.models, placed)
-
-    def place_unseen(
-        self, state: FluxState, features: Sequence[Features], engine: Engine
-    ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """The chosen cluster of every unlabelled client, and its distances to all of them."""
-        assert state.extractor is not None
-        assert state.clusters is not None
         descriptors = describe_unlabelled(state.extractor, features, engine)
-        return state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
+        placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
+        return Predictor.single(state.models, placed, distances)
 
     def assignment(self, state: FluxState) -> NDArray[np.int64]:
         """The cluster of every client, −1 where it has none yet."""

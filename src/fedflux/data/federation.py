@@ -81,7 +81,8 @@ class Federation:
         if self._blind:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
-        return replace(self, patterns=locked, _truth=None, _blind=True)
+        dataset = replace(self.dataset, client_clusters=None)
+        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True)
 
     def cohort(self, ids: Sequence[int] | NDArray[np.int64], round: int = 0) -> "Cohort":
         """Some clients in the given round, in id order."""

@@ -153,7 +153,7 @@ class LoopEngine:
     def _outputs(self, params: Parameters, data: Features, run: Callable[[Parameters, Tensor], Tensor]) -> Tensor:
         with torch.no_grad(), self._evaluating():
             outputs = [run(params, x).float() for _, x in self._chunks(data)]
-        return torch.cat(outputs)
+            return torch.cat(outputs) if outputs else run(params, self._images(data.x.to(self.device))).float()
 
     def _chunks(self, data: Features) -> Iterator[tuple[int, Tensor]]:
         for begin in range(0, len(data), EVALUATION_BATCH):

@@ -14,11 +14,13 @@ class Predictor:
 
     stack: Stack
     weights: NDArray[np.float64]
+    distances: NDArray[np.float64] | None = None
+    """How far each client is from each model's data (clients × models), where the choice was made by a distance."""
 
     @staticmethod
-    def single(stack: Stack, chosen: NDArray[np.int64]) -> "Predictor":
+    def single(stack: Stack, chosen: NDArray[np.int64], distances: NDArray[np.float64] | None = None) -> "Predictor":
         """One model a client."""
-        return Predictor(stack, np.eye(len(stack))[chosen])
+        return Predictor(stack, np.eye(len(stack))[chosen], distances)
 
     @staticmethod
     def shared(stack: Stack, weights: NDArray[np.float64], clients: int) -> "Predictor":

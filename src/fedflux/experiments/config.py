@@ -143,6 +143,10 @@ def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
     """Preset of the dataset, overridden by the file, overridden by the options that are not None."""
     from_file = read_config_file(config_file) if config_file else {}
     given = {**from_file, **{k: v for k, v in options.items() if v is not None}}
+    if given.get("clusters") is not None and given.get("algorithm", "flux") == "flux":
+        name = given.setdefault("clusterer", "kmeans")  # the one clusterer that takes a number
+        if name != "kmeans":
+            raise FedfluxError(f"--clusters is for --clusterer kmeans; {name} finds the number by itself")
     known = {field.name: field.type for field in fields(RunConfig)}
     for key, value in given.items():
         if key not in known:

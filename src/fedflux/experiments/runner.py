@@ -16,7 +16,7 @@ from fedflux.algorithms import Algorithm, RoundMetrics, make_algorithm
 from fedflux.data import Cohort, Federation, partition
 from fedflux.data.patterns import shift_parts
 from fedflux.data.sources import load
-from fedflux.engine import Engine, make_engine
+from fedflux.engine import Engine, Predictor, make_engine
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
@@ -150,6 +150,7 @@ def _evaluate(
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it."""
     known: NDArray[np.float64] | None = None
     test: NDArray[np.float64] | None = None
+    placed: list[dict[str, Any]] | None = None
     if config.until is None:
         known = engine.evaluate(algorithm.known(state, everyone, engine), everyone, "test")
         holders = everyone.federation.cohort([k for k in everyone if everyone.federation.size(k, "test")])
@@ -158,8 +159,20 @@ def _evaluate(
             if predictor is not None:
                 test = np.full(len(everyone), np.nan)
                 test[list(holders.ids)] = engine.evaluate(predictor, holders, "test")
+                placed = _placements(predictor, holders)
     scores = {**client_scores(known, "known"), **client_scores(test, "test")}
-    return {**scores, "worst": scores["known_worst"]}
+    return {**scores, "worst": scores["known_worst"], "test_placements": placed}
+
+
+def _placements(predictor: Predictor, holders: Cohort) -> list[dict[str, Any]] | None:
+    """Where the test phase put each client, and its distances to all clusters."""
+    if predictor.distances is None:
+        return None
+    chosen = predictor.weights.argmax(axis=1)
+    return [
+        {"client": client, "cluster": int(chosen[k]), "distances": predictor.distances[k]}
+        for k, client in enumerate(holders)
+    ]
 
 
 def _clusters(algorithm: Algorithm[Any], state: Any, federation: Federation) -> dict[str, Any]:

@@ -23,6 +23,13 @@ def nearest_centroid(vectors: Array, centroids: Array) -> tuple[NDArray[np.int64
     return distances.argmin(axis=1).astype(np.int64), distances
 
 
+def _shrunk(covariance: Array, weight: Array) -> Array:
+    """Covariances of small clusters lean on the federation's, which counts as 2l samples."""
+    average = np.einsum("m,mij->ij", weight / weight.sum(), covariance)
+    trust, prior = weight[:, None, None], 2.0 * covariance.shape[1]
+    return np.asarray((trust * covariance + prior * average) / (trust + prior))
+
+
 @dataclass(frozen=True, eq=False)
 class Marginals:
     """P(X) of every cluster, as far as its members' descriptors tell it: what unlabelled clients are compared with."""
@@ -43,7 +50,7 @@ class Marginals:
         weight = share.sum(axis=1)
         share = share / weight[:, None]
         mean = share @ descriptors.mean[:, 0]
-        covariance = np.einsum("mk,kij->mij", share, descriptors.marginal_covariances())
+        covariance = _shrunk(np.einsum("mk,kij->mij", share, descriptors.marginal_covariances()), weight)
         plain = Marginals(mean, covariance, weight, 1.0)
         held = np.flatnonzero(descriptors.validation_count > 0)
         if len(held) == 0:

@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln
-from scipy.stats import chi2
+from scipy.stats import binom, chi2
 from scipy.stats import f as fisher
 
 from fedflux.flux.descriptor import Descriptors
@@ -26,6 +26,8 @@ VARIANCE_PRIOR = 4.0
 """Samples' worth of the pair's average class variance that each class variance is shrunk with."""
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
+LEAST_EXPECTED = 1.0
+"""Expected examples, in the smaller group, below which a label is not counted by itself."""
 CHUNK = 4096
 """Pairs compared at once, which bounds memory."""
 
@@ -36,12 +38,10 @@ class Pool:
 
     members: Array
     """(G,): clients in the group."""
-    count: Array
-    """(G, U): examples n."""
     holders: Array
     """(G, U): clients that hold the class; each costs one degree of freedom."""
     weight: Array
-    """(G, U): effective counts e, the precision of the means."""
+    """(G, U): effective counts e: the precision of the means and, less one a client, the freedom of the covariances."""
     mean: Array
     """(G, U, l)."""
     covariance: Array
@@ -61,7 +61,6 @@ class Pool:
         total = np.maximum(count.sum(axis=1), 1)
         return Pool(
             members=np.ones(len(descriptors)),
-            count=count,
             holders=(count > 0).astype(np.float64),
             weight=descriptors.effective[:, 1:].astype(np.float64),
             mean=descriptors.mean[:, 1:].astype(np.float64),
@@ -83,16 +82,15 @@ class Pool:
             np.add.at(out, group, values)
             return out
 
-        count, weight = add(self.count), add(self.weight)
-        safe_count, safe_weight = np.maximum(count, 1e-12), np.maximum(weight, 1e-12)
+        weight = add(self.weight)
+        safe = np.maximum(weight, 1e-12)
         return Pool(
             members=add(self.members),
-            count=count,
             holders=add(self.holders),
             weight=weight,
-            mean=add(self.weight[..., None] * self.mean) / safe_weight[..., None],
-            covariance=add(self.count[..., None, None] * self.covariance) / safe_count[..., None, None],
-            noise=add(self.weight**2 * self.noise) / safe_weight**2,
+            mean=add(self.weight[..., None] * self.mean) / safe[..., None],
+            covariance=add(self.weight[..., None, None] * self.covariance) / safe[..., None, None],
+            noise=add(self.weight**2 * self.noise) / safe**2,
             labels=add(self.labels),
         )
 
@@ -140,45 +138,53 @@ def compare(pool: Pool, first: Index, second: Index, floor: float = EFFECT_FLOOR
 
 
 def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
-    count = pool.count[i] + pool.count[j]
-    freedom = np.maximum(count - pool.holders[i] - pool.holders[j], 0)
     weights = pool.weight[i], pool.weight[j]
-    usable = (np.minimum(*weights) >= 1) & (freedom >= LEAST_FREEDOM)
+    freedom = np.maximum(weights[0] + weights[1] - pool.holders[i] - pool.holders[j], 0)
+    prior = np.minimum(CORRELATION_PRIOR, freedom.sum(axis=1, keepdims=True) - freedom)
+    length = pool.mean.shape[2]
+    enough = (freedom >= LEAST_FREEDOM) & (freedom + prior >= length + LEAST_FREEDOM)
+    usable = (np.minimum(*weights) >= 1) & enough
     with np.errstate(divide="ignore"):
         scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
-    covariance = _noise_covariance(pool, i, j, count, freedom)
+    covariance = _noise_covariance(pool, i, j, freedom, prior)
     difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0)
-    length = difference.shape[2]
     known = pool.noise[i] + pool.noise[j]
-    if known.any():
-        added = known[..., None, None] * np.eye(length)
-        statistic = _quadratic(covariance * scale[..., None, None] + added, difference)
-    else:
-        statistic = _quadratic(covariance, difference) / scale
-    law = _hotelling(length, freedom)
+    squared = _quadratic(covariance, difference)
+    stretch, second = _hotelling(length, freedom, prior)
 
-    def judge(rows: NDArray[np.bool_] | slice, granted: float) -> tuple[Array, Array, Array]:
-        shrunk = statistic[rows] * scale[rows] / (scale[rows] + granted**2)
-        stretch, second = law[0][rows], law[1][rows]
-        classes = np.where(usable[rows], _log_fisher(shrunk, stretch, second, length), 0.0)
-        joint = _log_joint(shrunk, usable[rows], stretch, second, length)
-        return classes, joint, _log_labels(pool.labels[i][rows], pool.labels[j][rows], granted)
+    def judge(rows: Index, granted: float) -> tuple[Array, Array, Array]:
+        """Class by class, jointly, and label counts, once `granted` deviations count as noise."""
+        grown = scale[rows] + granted**2
+        statistic = squared[rows] / grown
+        if known.any():
+            added = known[rows][..., None, None] * np.eye(length)
+            statistic = _quadratic(covariance[rows] * grown[..., None, None] + added, difference[rows])
+        classes = np.where(usable[rows], _log_fisher(statistic, stretch[rows], second[rows], length), 0.0)
+        return (
+            classes,
+            _log_joint(classes, usable[rows], length),
+            _log_labels(labels[0][rows], labels[1][rows], granted),
+        )
 
-    classes, joint, labels = judge(slice(None), 0.0)
-    trifle = _strongest(classes, joint, labels)
+    labels = pool.labels[i], pool.labels[j]
+    everything = np.arange(len(i))
+    classes, joint, counts = judge(everything, 0.0)
+    trifle = _strongest(classes, joint, counts)
     # against the sampling noise of few examples the floor is nothing, and both answers are the same
-    matters = np.where(usable, floor**2 / scale, 0).max(axis=1, initial=0) > 0.02
-    if matters.any():
+    sizes = labels[0].sum(axis=1), labels[1].sum(axis=1)
+    sharpest = np.maximum(np.where(usable, 1 / scale, 0).max(axis=1, initial=0), np.minimum(*sizes))
+    matters = np.flatnonzero(floor**2 * sharpest > 0.02)
+    if len(matters):
         trifle[matters] = _strongest(*judge(matters, floor))
-    return Evidence(classes, np.sqrt(np.maximum(statistic * scale, 0)), joint, labels, trifle)
+    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, trifle)
 
 
-def _noise_covariance(pool: Pool, i: Index, j: Index, count: Array, freedom: Array) -> Array:
+def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Array) -> Array:
     """Within-class covariance of each pair and class, shrunk towards the pair's average where samples are few."""
-    n = pool.count[i][..., None, None], pool.count[j][..., None, None]
-    total = np.maximum(count, 1e-12)[..., None, None]
-    pooled = (n[0] * pool.covariance[i] + n[1] * pool.covariance[j]) / total
-    pooled *= (count / np.maximum(freedom, 1))[..., None, None]
+    e = pool.weight[i][..., None, None], pool.weight[j][..., None, None]
+    both = np.maximum(e[0] + e[1], 1e-12)
+    pooled = (e[0] * pool.covariance[i] + e[1] * pool.covariance[j]) / both
+    pooled *= both / np.maximum(freedom, 1)[..., None, None]
     variance = np.einsum("puii->pui", pooled)
     share = freedom / np.maximum(freedom.sum(axis=1, keepdims=True), 1e-12)
     typical = np.einsum("pu,pui->pi", share, variance)[:, None]
@@ -186,8 +192,8 @@ def _noise_covariance(pool: Pool, i: Index, j: Index, count: Array, freedom: Arr
     deviation = np.sqrt(np.maximum(variance, tiny))
     correlation = pooled / (deviation[..., :, None] * deviation[..., None, :])
     average = np.einsum("pu,puij->pij", share, correlation)[:, None]
-    trust = freedom[..., None, None]
-    correlation = (trust * correlation + CORRELATION_PRIOR * average) / (trust + CORRELATION_PRIOR)
+    trust, extra = freedom[..., None, None], prior[..., None, None]
+    correlation = (trust * correlation + extra * average) / np.maximum(trust + extra, 1e-12)
     diagonal = np.arange(correlation.shape[-1])
     correlation[..., diagonal, diagonal] = 1.0
     trust = freedom[..., None]
@@ -197,50 +203,66 @@ def _noise_covariance(pool: Pool, i: Index, j: Index, count: Array, freedom: Arr
 
 def _quadratic(matrix: Array, vector: Array) -> Array:
     """xᵀ M⁻¹ x for stacks of symmetric matrices."""
-    ridge = 1e-9 * np.trace(matrix, axis1=-2, axis2=-1)[..., None, None] / matrix.shape[-1]
+    ridge = 1e-9 * np.trace(matrix, axis1=-2, axis2=-1)[..., None, None] / matrix.shape[-1] + 1e-60
     solved = np.linalg.solve(matrix + ridge * np.eye(matrix.shape[-1]), vector[..., None])[..., 0]
     return np.asarray((vector * solved).sum(axis=-1))
 
 
-def _hotelling(length: int, freedom: Array) -> tuple[Array, Array]:
+def _hotelling(length: int, freedom: Array, prior: Array) -> tuple[Array, Array]:
     """T² is `stretch`·F(l, `second`) under the null: Hotelling's law for the shrunk correlation, but never with more
     degrees of freedom than the class variances have, since those are hardly shrunk.
     """
-    trust = freedom + CORRELATION_PRIOR
+    trust = freedom + prior
     rest = np.maximum(trust - length + 1, 1.0)
-    return length * trust / rest, np.minimum(rest, freedom + VARIANCE_PRIOR)
+    return length * np.maximum(trust, 1.0) / rest, np.minimum(rest, freedom + VARIANCE_PRIOR)
 
 
 def _log_fisher(statistic: Array, stretch: Array, second: Array, length: int) -> Array:
     return _log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
 
 
-def _log_joint(statistic: Array, usable: NDArray[np.bool_], stretch: Array, second: Array, length: int) -> Array:
-    """The sum over classes as a scaled χ² with the mean and variance of the sum of T²s (Satterthwaite)."""
-    low, high = np.maximum(second - 2, 1.0), np.maximum(second - 4, 1.0)
-    mean = np.where(usable, stretch * second / low, 0).sum(axis=1)
-    spread = 2 * (stretch * second) ** 2 * (length + second - 2) / (length * low**2 * high)
-    variance = np.where(usable, spread, 0).sum(axis=1)
-    total = np.where(usable, statistic, 0).sum(axis=1)
-    safe_mean, safe_variance = np.where(mean > 0, mean, 1.0), np.where(variance > 0, variance, 1.0)
-    unit = safe_variance / (2 * safe_mean)
-    freedom = safe_mean / unit
-    tail = _log_tail(chi2.sf(total / unit, freedom), total / unit, freedom)
-    return np.where(mean > 0, tail, 0.0)
+def _log_joint(classes: Array, usable: NDArray[np.bool_], length: int) -> Array:
+    """All classes together: each p-value as the χ²(l) it would be with many samples, and the sum of those as χ².
+
+    Exact under the null for independent classes, with the tails that the union bound asks for.
+    """
+    reach = -600.0  # below, the χ² tail is continued by its rate: two units for each unit of log p
+    near = chi2.isf(np.exp(np.maximum(classes, reach)), length)
+    total = np.where(usable, near + 2 * np.maximum(reach - classes, 0), 0).sum(axis=1)
+    freedom = np.maximum(length * usable.sum(axis=1), 1)
+    return np.where(usable.any(axis=1), _log_tail(chi2.sf(total, freedom), total, freedom), 0.0)
 
 
 def _log_labels(first: Array, second: Array, floor: float) -> Array:
-    """Pearson's χ² of homogeneity on effective label counts."""
-    sizes = first.sum(axis=1, keepdims=True), second.sum(axis=1, keepdims=True)
-    safe = np.maximum(sizes[0], 1e-12), np.maximum(sizes[1], 1e-12)
-    share = (first + second) / (safe[0] + safe[1])
+    """Label counts on effective samples: Pearson's χ² of homogeneity, with labels too rare for it in one cell.
+
+    Where even that cell is too rare, the smaller group's count in it is judged by the binomial tail instead.
+    """
+    sizes = [np.maximum(c.sum(axis=1, keepdims=True), 1e-12) for c in (first, second)]
+    smaller = np.minimum(*sizes)
+    share = (first + second) / (sizes[0] + sizes[1])
+    rare = share * smaller < LEAST_EXPECTED
+    lumps = [np.where(rare, c, 0).sum(axis=1, keepdims=True) for c in (first, second)]
+    lump = (lumps[0] + lumps[1]) / (sizes[0] + sizes[1])
+    alone = lump * smaller < LEAST_EXPECTED
+    cells = [
+        np.column_stack([np.where(rare, 0, c), np.where(alone, 0, extra)])
+        for c, extra in zip((first, second), lumps, strict=True)
+    ]
+    totals = [np.maximum(c.sum(axis=1, keepdims=True), 1e-12) for c in cells]
+    share = (cells[0] + cells[1]) / (totals[0] + totals[1])
     present = share > 0
-    scale = 1 / safe[0] + 1 / safe[1] + floor**2
-    gap = (first / safe[0] - second / safe[1]) ** 2 / np.where(present, share, 1.0) / scale
+    scale = 1 / totals[0] + 1 / totals[1] + floor**2
+    gap = (cells[0] / totals[0] - cells[1] / totals[1]) ** 2 / np.where(present, share, 1.0) / scale
     statistic = np.where(present, gap, 0).sum(axis=1)
     freedom = np.maximum(present.sum(axis=1) - 1, 1)
-    tail = _log_tail(chi2.sf(statistic, freedom), statistic, freedom)
-    return np.where((sizes[0] > 0)[:, 0] & (sizes[1] > 0)[:, 0], tail, 0.0)
+    common = _log_tail(chi2.sf(statistic, freedom), statistic, freedom)
+    seen = np.where(sizes[0] <= sizes[1], *lumps)[:, 0]
+    unusual = binom.sf(np.ceil(seen) - 1, np.ceil(smaller[:, 0]), np.minimum(lump[:, 0] + floor, 1.0))
+    tested = alone[:, 0] & (seen > 0)
+    both = np.minimum(common, np.log(np.maximum(unusual, 1e-300))) + np.log(2)
+    tail = np.where(tested, np.minimum(both, 0), common)
+    return np.where((first.sum(axis=1) > 0) & (second.sum(axis=1) > 0), tail, 0.0)
 
 
 def _log_tail(probability: Array | float, statistic: Array, freedom: Array | int) -> Array:

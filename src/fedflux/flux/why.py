@@ -72,7 +72,7 @@ def _explain_pair(pool: Pool, pair: tuple[int, int], comparable: Index, changed:
 def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, int]:
     """Changed classes u of the first cluster whose images are found under another label v in the second."""
     a, b = pair
-    held = np.flatnonzero(pool.weight[b] >= 2)
+    held = np.flatnonzero(pool.weight[b] >= 1)
     found = {}
     for u in changed:
         spread = (pool.covariance[a, u] + pool.covariance[b, held]) / 2

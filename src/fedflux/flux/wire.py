@@ -1,8 +1,9 @@
 """A descriptor's wire form: compact arrays, the same on disk, in a simulation and between machines.
 
-Labelled clients send class means (4-byte floats), class deviations (2), class correlations (1 byte each), counts and
-effective counts (4 each) and the validation mean; the marginal block follows from the classes and is not sent. With ten
-classes and l = 10 that is 1,178 bytes, under 0.5 % of LeNet-5. Unlabelled clients send the marginal block alone.
+Labelled clients send class means (4-byte floats), logarithms of class deviations (2 bytes), class correlations (1 byte
+each), counts and effective counts (4 each) and the validation mean; the marginal block follows from the classes and is
+not sent. With ten classes and l = 10 that is 1,178 bytes, under 0.5 % of LeNet-5. Unlabelled clients send the marginal
+block alone.
 """
 
 from collections.abc import Mapping
@@ -16,6 +17,9 @@ from fedflux.flux.descriptor import Descriptors
 SCHEMA = 1
 STEP = 127.0
 """A correlation of ±1 is ±127 in a signed byte."""
+NONE = -80.0
+ROUNDING = 0.02
+"""Eigenvalues of a correlation matrix below this are lost in the rounding to a byte."""
 
 Arrays = Mapping[str, NDArray[np.generic]]
 
@@ -23,30 +27,33 @@ Arrays = Mapping[str, NDArray[np.generic]]
 def to_arrays(descriptors: Descriptors) -> dict[str, NDArray[np.generic]]:
     """Named arrays, one row a client."""
     first = 1 if descriptors.classes else 0
-    upper = np.triu_indices(descriptors.mean.shape[2], k=1)
     arrays: dict[str, NDArray[np.generic]] = {
         "schema": np.array(SCHEMA),
         "mean": descriptors.mean[:, first:].astype(np.float32),
-        "spread": _half(descriptors.spread[:, first:]),
+        "spread": _logarithm(descriptors.deviations()[:, first:]),
         "count": descriptors.count[:, first:].astype(np.uint32),
         "effective": descriptors.effective.astype(np.float32),
         "validation_mean": descriptors.validation_mean.astype(np.float32),
         "validation_count": descriptors.validation_count.astype(np.uint32),
     }
     if descriptors.classes:
-        arrays["correlation"] = np.rint(descriptors.correlation[..., upper[0], upper[1]] * STEP).astype(np.int8)
+        arrays["correlation"] = _packed(descriptors.correlation)
+    if descriptors.spread.ndim == 4:
+        deviation = descriptors.deviations()[:, 0]
+        scale = deviation[..., :, None] * deviation[..., None, :]
+        arrays["full"] = _packed(descriptors.spread[:, 0] / np.where(scale > 0, scale, 1.0))
     if descriptors.noise.any():
         arrays["noise"] = descriptors.noise.astype(np.float32)
     return arrays
 
 
 def client_bytes(descriptors: Descriptors) -> int:
-    """What one client sends; unlabelled clients have no validation split to tell of."""
-    arrays = to_arrays(descriptors)
-    skipped = {"schema", "noise"} | (
-        set() if descriptors.classes else {"effective", "validation_mean", "validation_count"}
+    """What one client sends; unlabelled clients have no validation split to tell of, labelled ones no marginal."""
+    labelled = {"schema", "noise", "full"}
+    skipped = (
+        labelled if descriptors.classes else {"schema", "noise", "effective", "validation_mean", "validation_count"}
     )
-    return sum(int(array[0].nbytes) for name, array in arrays.items() if name not in skipped)
+    return sum(int(array[0].nbytes) for name, array in to_arrays(descriptors).items() if name not in skipped)
 
 
 def over_the_wire(descriptors: Descriptors) -> Descriptors:
@@ -56,68 +63,85 @@ def over_the_wire(descriptors: Descriptors) -> Descriptors:
 
 def from_arrays(arrays: Arrays) -> Descriptors:
     """Read the wire form back; refuses another schema, missing blocks and shapes that do not fit together."""
-    needed = {"schema", "mean", "spread", "count", "effective", "validation_mean", "validation_count"}
-    missing = needed - set(arrays)
+    missing = {"schema", "mean", "spread", "count", "effective", "validation_mean", "validation_count"} - set(arrays)
     if missing:
         raise FedfluxError(f"not a descriptor file: it lacks {', '.join(sorted(missing))}")
     if arrays["schema"].shape != () or int(arrays["schema"]) != SCHEMA:
         raise FedfluxError(f"descriptor schema {arrays['schema']}; this fedflux reads schema {SCHEMA}")
-    mean, spread = arrays["mean"].astype(np.float64), arrays["spread"].astype(np.float64)
-    count, effective = arrays["count"].astype(np.int64), arrays["effective"].astype(np.float64)
+    _check_shapes(arrays)
     labelled = "correlation" in arrays
-    _check_shapes(mean, spread, count, effective, labelled)
-    correlation = (
-        _square(arrays["correlation"], mean.shape) if labelled else np.zeros((len(mean), 0, *mean.shape[2:] * 2))
-    )
+    mean, count = arrays["mean"].astype(np.float64), arrays["count"].astype(np.int64)
+    logarithm = arrays["spread"].astype(np.float64)
+    spread = np.where(logarithm > NONE, np.exp(logarithm), 0.0)
+    correlation = np.zeros((len(mean), 0, mean.shape[2], mean.shape[2]))
     if labelled:
+        correlation = _square(arrays["correlation"], mean.shape[2])
         mean, spread, count = _with_marginal(mean, spread, count)
+    if "full" in arrays:
+        shapes = np.concatenate([_square(arrays["full"], mean.shape[2])[:, None], correlation], axis=1)
+        spread = shapes * spread[..., :, None] * spread[..., None, :]
     return Descriptors(
         mean=mean,
         spread=spread,
         correlation=correlation,
         count=count,
-        effective=effective,
+        effective=arrays["effective"].astype(np.float64),
         noise=arrays["noise"].astype(np.float64) if "noise" in arrays else np.zeros(mean.shape[:2]),
         validation_mean=arrays["validation_mean"].astype(np.float64),
         validation_count=arrays["validation_count"].astype(np.int64),
     )
 
 
-def _half(values: NDArray[np.float64]) -> NDArray[np.float16]:
-    """Two-byte floats, kept finite."""
-    limit = float(np.finfo(np.float16).max)
-    return np.clip(values, -limit, limit).astype(np.float16)
+def _check_shapes(arrays: Arrays) -> None:
+    mean = arrays["mean"]
+    if mean.ndim != 3:
+        raise FedfluxError(f"descriptor means of shape {mean.shape} do not fit: give (clients, groups, l)")
+    clients, groups, length = mean.shape
+    labelled = "correlation" in arrays
+    pairs = length * (length - 1) // 2
+    shapes = {
+        "spread": mean.shape,
+        "count": (clients, groups),
+        "effective": (clients, groups + labelled),
+        "noise": (clients, groups + labelled),
+        "validation_mean": (clients, length),
+        "validation_count": (clients,),
+        "correlation": (clients, groups, pairs),
+        "full": (clients, pairs),
+    }
+    for name, shape in shapes.items():
+        if name in arrays and arrays[name].shape != shape:
+            raise FedfluxError(f"descriptor blocks do not fit together: mean {mean.shape}, {name} {arrays[name].shape}")
+    for name in ("mean", "spread", "effective", "noise", "validation_mean"):
+        if name in arrays and not np.isfinite(arrays[name].astype(np.float64)).all():
+            raise FedfluxError(f"a descriptor's {name} holds NaN or infinite numbers")
 
 
-def _check_shapes(
-    mean: NDArray[np.float64],
-    spread: NDArray[np.float64],
-    count: NDArray[np.int64],
-    effective: NDArray[np.float64],
-    labelled: bool,
-) -> None:
-    groups = mean.shape[1] + labelled if mean.ndim == 3 else -1
-    if mean.ndim != 3 or spread.shape[:3] != mean.shape or count.shape != mean.shape[:2]:
-        raise FedfluxError(f"descriptor blocks do not fit together: mean {mean.shape}, spread {spread.shape}")
-    if effective.shape != (len(mean), groups):
-        raise FedfluxError(f"descriptor blocks do not fit together: mean {mean.shape}, effective {effective.shape}")
-    if not (np.isfinite(mean).all() and np.isfinite(spread).all() and np.isfinite(effective).all()):
-        raise FedfluxError("a descriptor holds NaN or infinite numbers")
+def _logarithm(deviation: NDArray[np.float64]) -> NDArray[np.float16]:
+    """Logarithms in two bytes: right to a few parts in a thousand at every scale; `NONE` is no deviation at all."""
+    with np.errstate(divide="ignore"):
+        return np.maximum(np.log(deviation), NONE).astype(np.float16)
 
 
-def _square(packed: NDArray[np.generic], shape: tuple[int, ...]) -> NDArray[np.float64]:
-    """Symmetric correlation matrices from their upper triangles."""
-    clients, classes, length = shape
+def _packed(correlation: NDArray[np.float64]) -> NDArray[np.int8]:
+    """Upper triangles in signed bytes."""
+    upper = np.triu_indices(correlation.shape[-1], k=1)
+    return np.rint(correlation[..., upper[0], upper[1]] * STEP).astype(np.int8)
+
+
+def _square(packed: NDArray[np.generic], length: int) -> NDArray[np.float64]:
+    """Correlation matrices from their upper triangles, with eigenvalues above what rounding to a byte can undo."""
     upper = np.triu_indices(length, k=1)
-    if packed.shape != (clients, classes, len(upper[0])):
-        raise FedfluxError(
-            f"descriptor correlations of shape {packed.shape} do not fit {classes} classes and l = {length}"
-        )
-    matrix = np.zeros((clients, classes, length, length))
+    matrix = np.zeros((*packed.shape[:-1], length, length))
     matrix[..., upper[0], upper[1]] = packed.astype(np.float64) / STEP
     matrix += np.swapaxes(matrix, -1, -2)
     matrix[..., np.arange(length), np.arange(length)] = 1.0
-    return matrix
+    values, axes = np.linalg.eigh(matrix)
+    if values.min(initial=1.0) >= ROUNDING:
+        return matrix
+    lifted = (axes * np.maximum(values, ROUNDING)[..., None, :]) @ np.swapaxes(axes, -1, -2)
+    deviation = np.sqrt(np.einsum("...ii->...i", lifted))
+    return np.asarray(lifted / (deviation[..., :, None] * deviation[..., None, :]))
 
 
 def _with_marginal(
@@ -127,12 +151,8 @@ def _with_marginal(
     total = count.sum(axis=1)
     share = count / np.maximum(total, 1)[:, None]
     marginal = np.einsum("ku,kui->ki", share, mean)
-    if spread.ndim == 3:
-        raw = np.einsum("ku,kui->ki", share, spread**2 + mean**2)
-        around = np.sqrt(np.maximum(raw - marginal**2, 0))
-    else:
-        raw = np.einsum("ku,kuij->kij", share, spread + mean[..., :, None] * mean[..., None, :])
-        around = raw - marginal[:, :, None] * marginal[:, None, :]
+    raw = np.einsum("ku,kui->ki", share, spread**2 + mean**2)
+    around = np.sqrt(np.maximum(raw - marginal**2, 0))
     return (
         np.concatenate([marginal[:, None], mean], axis=1),
         np.concatenate([around[:, None], spread], axis=1),

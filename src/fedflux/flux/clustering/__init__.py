@@ -87,7 +87,7 @@ class Clusters:
         clusters, clients = len(self.pool), len(newcomers)
         first = np.tile(np.arange(clusters), clients)
         second = np.repeat(np.arange(clients), clusters) + clusters
-        fit = compare(both, first, second).total.reshape(clients, clusters)
+        fit = compare(both, first, second).likeness.reshape(clients, clusters)
         return np.asarray(fit.argmax(axis=1), dtype=np.int64)
 
     def place_unlabelled(

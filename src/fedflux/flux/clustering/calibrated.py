@@ -145,14 +145,14 @@ def candidate_pairs(pool: Pool) -> tuple[Index, Index]:
 
 def _common_whitening(pool: Pool) -> NDArray[np.float64]:
     """Class means and label shares on one scale for all groups, where distance² is roughly the test statistic."""
-    total = np.maximum(pool.count.sum(axis=0), 1e-12)
-    covariance = np.einsum("gu,guij->uij", pool.count, pool.covariance) / total[:, None, None]
-    centre = np.einsum("gu,gui->ui", pool.count, pool.mean) / total[:, None]
+    total = np.maximum(pool.weight.sum(axis=0), 1e-12)
+    covariance = np.einsum("gu,guij->uij", pool.weight, pool.covariance) / total[:, None, None]
+    centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / total[:, None]
     values, axes = np.linalg.eigh(covariance)
     values = np.maximum(values, 1e-6 * values.max(axis=1, keepdims=True) + 1e-30)
     present = (pool.weight >= 1)[..., None]
     white = np.einsum("gui,uij->guj", np.where(present, pool.mean - centre, 0.0), axes) / np.sqrt(values)
-    typical = np.median(np.where(pool.weight > 0, pool.weight, np.nan)) if (pool.weight > 0).any() else 1.0
+    typical = np.median(pool.weight[pool.weight > 0]) if (pool.weight > 0).any() else 1.0
     sizes = np.maximum(pool.labels.sum(axis=1, keepdims=True), 1e-12)
     shares = 2 * np.sqrt(pool.labels / sizes) * np.sqrt(np.median(sizes) / typical)
     return np.concatenate([white.reshape(len(pool), -1), shares], axis=1)
