@@ -6,6 +6,7 @@ Moments and counts of clients add, so clusters are tested exactly like single cl
 """
 
 from dataclasses import dataclass, fields
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -221,14 +222,22 @@ def _log_fisher(statistic: Array, stretch: Array, second: Array, length: int) ->
     return _log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
 
 
+@lru_cache(maxsize=8)
+def _chi2_table(freedom: int) -> tuple[Array, Array]:
+    """χ² quantiles against log tail probabilities, fine enough to interpolate: a thousand times faster than isf."""
+    points = np.concatenate([np.arange(0, 80, 0.01), np.arange(80, 1200, 0.5)])
+    return points, np.asarray(chi2.logsf(points, freedom))
+
+
 def _log_joint(classes: Array, usable: NDArray[np.bool_], length: int) -> Array:
     """All classes together: each p-value as the χ²(l) it would be with many samples, and the sum of those as χ².
 
     Exact under the null for independent classes, with the tails that the union bound asks for.
     """
-    reach = -600.0  # below, the χ² tail is continued by its rate: two units for each unit of log p
-    near = chi2.isf(np.exp(np.maximum(classes, reach)), length)
-    total = np.where(usable, near + 2 * np.maximum(reach - classes, 0), 0).sum(axis=1)
+    points, tails = _chi2_table(length)
+    near = np.interp(-classes, -tails, points)
+    beyond = np.maximum(tails[-1] - classes, 0)  # the tail goes on at its rate: two units for each unit of log p
+    total = np.where(usable, near + 2 * beyond, 0).sum(axis=1)
     freedom = np.maximum(length * usable.sum(axis=1), 1)
     return np.where(usable.any(axis=1), _log_tail(chi2.sf(total, freedom), total, freedom), 0.0)
 
@@ -258,10 +267,11 @@ def _log_labels(first: Array, second: Array, floor: float) -> Array:
     freedom = np.maximum(present.sum(axis=1) - 1, 1)
     common = _log_tail(chi2.sf(statistic, freedom), statistic, freedom)
     seen = np.where(sizes[0] <= sizes[1], *lumps)[:, 0]
-    unusual = binom.sf(np.ceil(seen) - 1, np.ceil(smaller[:, 0]), np.minimum(lump[:, 0] + floor, 1.0))
-    tested = alone[:, 0] & (seen > 0)
-    both = np.minimum(common, np.log(np.maximum(unusual, 1e-300))) + np.log(2)
-    tail = np.where(tested, np.minimum(both, 0), common)
+    tested = np.flatnonzero(alone[:, 0] & (seen > 0))
+    chance = np.minimum(lump[tested, 0] + floor, 1.0)
+    unusual = np.log(np.maximum(binom.sf(np.ceil(seen[tested]) - 1, np.ceil(smaller[tested, 0]), chance), 1e-300))
+    tail = common.copy()
+    tail[tested] = np.minimum(np.minimum(common[tested], unusual) + np.log(2), 0)
     return np.where((first.sum(axis=1) > 0) & (second.sum(axis=1) > 0), tail, 0.0)
 
 
