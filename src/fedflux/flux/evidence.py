@@ -29,7 +29,7 @@ LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
 LEAST_EXPECTED = 1.0
 """Expected examples, in the smaller group, below which a label is not counted by itself."""
-CHUNK = 4096
+CHUNK = 512
 """Pairs compared at once, which bounds memory."""
 
 
