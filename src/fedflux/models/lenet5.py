@@ -1,11 +1,12 @@
 """LeNet-5, the paper's model for MNIST, FMNIST and CIFAR-10."""
 
-from torch import Tensor, nn
+from torch import nn
 
 from fedflux.errors import FedfluxError
+from fedflux.models.protocol import EncoderHead
 
 
-class LeNet5(nn.Module):
+class LeNet5(EncoderHead):
     """Two 5×5 convolutions with average pooling, then 120, 84 and the classes.
 
     The latent is the flattened convolution output (400 at 28×28), as in the authors' release; the paper's text names
@@ -30,17 +31,3 @@ class LeNet5(nn.Module):
         self.classifier = nn.Sequential(
             nn.Linear(16 * side[0] * side[1], 120), nn.ReLU(), nn.Linear(120, 84), nn.ReLU(), nn.Linear(84, classes)
         )
-
-    def encode(self, x: Tensor) -> Tensor:
-        """The latent of every image."""
-        latent: Tensor = self.features(x)
-        return latent
-
-    def head(self, latent: Tensor) -> Tensor:
-        """Logits from latents."""
-        logits: Tensor = self.classifier(latent)
-        return logits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of every image."""
-        return self.head(self.encode(x))

@@ -20,6 +20,27 @@ class Encoding(Protocol):
         """One row of logits per input."""
 
 
+class EncoderHead(nn.Module):
+    """A model in two parts: `features` makes the latent, `classifier` the logits."""
+
+    features: nn.Module
+    classifier: nn.Module
+
+    def encode(self, x: Tensor) -> Tensor:
+        """The latent of every image."""
+        latent: Tensor = self.features(x)
+        return latent
+
+    def head(self, latent: Tensor) -> Tensor:
+        """Logits from latents."""
+        logits: Tensor = self.classifier(latent)
+        return logits
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Logits of every image."""
+        return self.head(self.encode(x))
+
+
 ModelFactory = Callable[[tuple[int, int, int], int], nn.Module]
 """(image_shape, classes) → model."""
 

@@ -3,6 +3,7 @@
 from torch import Tensor, nn
 
 from fedflux.errors import FedfluxError
+from fedflux.models.protocol import EncoderHead
 
 
 def _block(inputs: int, outputs: int, pool: bool = False) -> nn.Sequential:
@@ -22,7 +23,7 @@ class _Residual(nn.Module):
         return added
 
 
-class ResNet9(nn.Module):
+class ResNet9(EncoderHead):
     """Conv-BN-ReLU blocks of 64 to 512 channels with two residual pairs; the latent feeds one linear layer."""
 
     def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
@@ -41,17 +42,3 @@ class ResNet9(nn.Module):
             nn.Flatten(),
         )
         self.classifier = nn.Linear(512 * (height // 16) * (width // 16), classes)
-
-    def encode(self, x: Tensor) -> Tensor:
-        """The latent of every image: flattened features before the linear layer."""
-        latent: Tensor = self.features(x)
-        return latent
-
-    def head(self, latent: Tensor) -> Tensor:
-        """Logits from latents."""
-        logits: Tensor = self.classifier(latent)
-        return logits
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Logits of every image."""
-        return self.head(self.encode(x))
