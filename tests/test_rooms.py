@@ -13,12 +13,12 @@ SOURCE = Path(__file__).parents[1] / "src"
 FILES = sorted((SOURCE / "fedflux").rglob("*.py"))
 RANKS = (
     {"errors"},
-    {"files", "streams"},
+    {"files", "savable", "streams"},
     {"models", "data"},
     {"engine", "flux"},
     {"algorithms"},
     {"experiments"},
-    {"display"},
+    {"display", "flags"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}

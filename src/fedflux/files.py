@@ -13,6 +13,9 @@ import numpy as np
 
 from fedflux.errors import FedfluxError
 
+LOCK_FILE = ".lock"
+"""Held by the process that works in a folder."""
+
 
 @contextmanager
 def written_whole(path: Path) -> Iterator[IO[bytes]]:
@@ -24,9 +27,54 @@ def written_whole(path: Path) -> Iterator[IO[bytes]]:
             handle.flush()
             os.fsync(handle.fileno())
         temporary.replace(path)
+        _keep_name(path.parent)
     except BaseException:
         temporary.unlink(missing_ok=True)
         raise
+
+
+def _keep_name(folder: Path) -> None:
+    """Have the folder's entries written too, so that a file renamed just before a power cut is not lost."""
+    if os.name == "posix":
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def append_line(path: Path, content: Any) -> bytes:
+    """One JSON document as a line at the end of a file; what was written comes back."""
+    line = (dumps(jsonable(content), ensure_ascii=False) + "\n").encode()
+    with path.open("ab") as handle:
+        handle.write(line)
+        handle.flush()
+        os.fsync(handle.fileno())
+    return line
+
+
+def read_lines(path: Path) -> list[Any]:
+    """The documents of a file of JSON lines; lines that a full disk or a kill cut off are left out."""
+    documents = []
+    try:
+        lines = path.read_bytes().splitlines()
+    except FileNotFoundError:
+        return []
+    for line in lines:
+        try:
+            documents.append(loads(line))
+        except ValueError:
+            continue
+    return documents
+
+
+def read_object(path: Path) -> dict[str, Any] | None:
+    """A JSON object, or None where the file is missing, damaged or something else."""
+    try:
+        content = loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return content if isinstance(content, dict) else None
 
 
 def write_json(path: Path, content: Any) -> None:
@@ -42,10 +90,14 @@ def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:
 
 
 def make_folder(path: Path, purpose: str, marker: str, keys: set[str]) -> Path:
-    """A folder to write in: new, empty, or one of ours (its file `marker` has `keys`); anything else is left alone."""
+    """A folder to write in: new, empty, or one of ours (its file `marker` has `keys`); anything else is left alone.
+
+    Keys are looked at since other programs, too, call their files config.json.
+    """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        if any(path.iterdir()) and not _holds(path / marker, keys):
+        taken = [entry for entry in path.iterdir() if entry.name != LOCK_FILE and not is_remnant(entry)]
+        if taken and not keys <= (read_object(path / marker) or {}).keys():
             raise FedfluxError(f"{path} holds other files and no {purpose}; name an empty or new folder")
         with NamedTemporaryFile(dir=path):
             pass
@@ -54,13 +106,9 @@ def make_folder(path: Path, purpose: str, marker: str, keys: set[str]) -> Path:
     return path
 
 
-def _holds(path: Path, keys: set[str]) -> bool:
-    """Whether a file is a JSON object with these keys: other programs, too, call their files config.json."""
-    try:
-        content = loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return False
-    return isinstance(content, dict) and keys <= content.keys()
+def is_remnant(path: Path) -> bool:
+    """Whether a file is what a killed process left of one it was writing."""
+    return path.name.startswith(".") and path.name.endswith(".tmp")
 
 
 def jsonable(value: Any) -> Any:

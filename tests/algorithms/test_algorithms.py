@@ -98,8 +98,10 @@ def test_late_clients_are_placed_and_absent_ones_completed(federation: Federatio
     assert state.assignment[4] >= 0
     assert state.assignment[5] == -1
     assert history[2].up[4] > history[3].up[4]  # the descriptor travels once
-    state = algorithm.complete(state, view.cohort(range(6)), engine)
+    state, costs = algorithm.complete(state, view.cohort(range(6)), engine)
     assert (state.assignment >= 0).all()
+    assert list(costs.up) == list(costs.down) == [5]  # only the absent one sends a descriptor and gets a model
+    assert costs.up[5] == history[2].up[4] - history[3].up[4]
     assert state.described == (0, 1, 2, 3, 4, 5)
     assert len(algorithm.described(state).descriptors) == 6
 

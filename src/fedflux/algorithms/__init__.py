@@ -13,6 +13,7 @@ from fedflux.errors import unknown
 
 __all__ = [
     "ALGORITHMS",
+    "READS",
     "Algorithm",
     "Described",
     "DescriptorSettings",
@@ -37,6 +38,16 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "flux": Flux,
     "flux-prior": _flux_prior,
 }
+
+_DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
+READS: dict[str, frozenset[str]] = {
+    "local": frozenset(),
+    "fedavg": frozenset(),
+    "oracle": _DESCRIPTION,
+    "flux": _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
+    "flux-prior": _DESCRIPTION,
+}
+"""Which of the settings that not everyone reads each algorithm reads; the others cannot change its numbers."""
 
 
 def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:

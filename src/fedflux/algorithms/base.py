@@ -85,8 +85,8 @@ class Algorithm(Protocol[S]):
     def round(self, state: S, cohort: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
         """One communication round."""
 
-    def complete(self, state: S, clients: Cohort, engine: Engine) -> S:
-        """After the last round: place clients that never took part."""
+    def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+        """After the last round: place clients that never took part, and what that costs."""
 
     def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor:
         """What clients of the federation answer with."""

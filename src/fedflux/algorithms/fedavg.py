@@ -52,9 +52,9 @@ class FedAvg:
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
         return state, metrics
 
-    def complete(self, state: FedAvgState, clients: Cohort, engine: Engine) -> FedAvgState:
+    def complete(self, state: FedAvgState, clients: Cohort, engine: Engine) -> tuple[FedAvgState, RoundMetrics]:
         """Everyone has a model already."""
-        return state
+        return state, RoundMetrics()
 
     def known(self, state: FedAvgState, clients: Cohort, engine: Engine) -> Predictor:
         """θ for everyone."""

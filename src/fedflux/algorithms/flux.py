@@ -158,11 +158,12 @@ class Flux:
         cluster_of = {int(truth[client]): int(state.assignment[client]) for client in state.described}
         return np.array([cluster_of.get(int(truth[k]), int(p)) for k, p in zip(newcomers, placed, strict=True)])
 
-    def complete(self, state: FluxState, clients: Cohort, engine: Engine) -> FluxState:
+    def complete(self, state: FluxState, clients: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
         """Clients that never took part are placed like late ones; without clusters everyone shares the one model."""
+        metrics = RoundMetrics()
         if state.clusters is None:
-            return replace(state, assignment=np.zeros_like(state.assignment))
-        return self._place_newcomers(state, clients, engine, RoundMetrics())
+            return replace(state, assignment=np.zeros_like(state.assignment)), metrics
+        return self._place_newcomers(state, clients, engine, metrics), metrics
 
     def known(self, state: FluxState, clients: Cohort, engine: Engine) -> Predictor:
         """The model of the cluster that each client's training data was put in."""

@@ -51,9 +51,9 @@ class Local:
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
         return state, metrics
 
-    def complete(self, state: LocalState, clients: Cohort, engine: Engine) -> LocalState:
+    def complete(self, state: LocalState, clients: Cohort, engine: Engine) -> tuple[LocalState, RoundMetrics]:
         """Everyone has a model already."""
-        return state
+        return state, RoundMetrics()
 
     def known(self, state: LocalState, clients: Cohort, engine: Engine) -> Predictor:
         """Each client's own model."""

@@ -58,6 +58,8 @@ class Dataset:
                 if array is not None:
                     digest.update(f"{array.dtype.str}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).data)
+        if self.client_clusters is not None:
+            digest.update(np.ascontiguousarray(self.client_clusters, dtype=np.int64).data)
         return digest.hexdigest()
 
 

@@ -64,7 +64,7 @@ class Partition:
 def partition(dataset: Dataset, how: Partition) -> Federation:
     """Deal the rows, draw a pattern for every client, and apply P(Y) inside each split."""
     own = dataset.train.client is not None
-    clients = _count_clients(dataset, how)
+    clients = count_clients(dataset, how)
     _check_images(dataset, how)
     patterns = draw_patterns(how.shift, clients, how.seed, _settings(dataset, how))
     train, test = _deal(dataset, how, clients)
@@ -110,7 +110,8 @@ def _hundred_rule(dataset: Dataset) -> bool:
     return dataset.name == "cifar100"
 
 
-def _count_clients(dataset: Dataset, how: Partition) -> int:
+def count_clients(dataset: Dataset, how: Partition) -> int:
+    """How many clients a partition has: the number asked for, the data's own, or 10."""
     if dataset.client_names is None:
         clients = 10 if how.clients is None else how.clients
         dealt = round(how.data_fraction * len(dataset.train))
