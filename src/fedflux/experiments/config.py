@@ -3,8 +3,6 @@
 import tomllib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
-from hashlib import sha256
-from json import dumps
 from math import isfinite
 from pathlib import Path
 from re import fullmatch
@@ -18,6 +16,7 @@ from fedflux.data.levels import check_level
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset
+from fedflux.files import read_object
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 
 
@@ -59,6 +58,9 @@ class RunConfig:
     precision: Literal["fp32", "fp32-strict", "bf16"] = "fp32"
     until: Literal["clustered"] | None = None
     out: str | None = None
+    store: str | None = None
+    track: str | None = None
+    resume: bool = False
 
     def __post_init__(self) -> None:
         for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1)):
@@ -128,15 +130,9 @@ class RunConfig:
     def command(self) -> str:
         """The command that repeats this run: every choice that differs from the dataset's defaults."""
         defaults = asdict(RunConfig(**{**preset(self.dataset), "dataset": self.dataset}))
-        given = {k: v for k, v in asdict(self).items() if v is not None and v != defaults[k]}
+        given = {k: v for k, v in asdict(self).items() if v is not None and v != defaults[k] and k != "resume"}
         flags = {"dataset": self.dataset, **given}
         return " ".join(["fedflux run", *(f"--{k.replace('_', '-')} {quote(str(v))}" for k, v in flags.items())])
-
-    def folder_name(self, checksum: str) -> str:
-        """A readable folder that two different configurations, or data of different `checksum`, never share."""
-        told = {k: v for k, v in asdict(self).items() if k not in ("out", "engine", "device", "data_dir")}
-        digest = sha256(dumps([told, checksum], sort_keys=True).encode()).hexdigest()[:8]
-        return f"{self.dataset}-{self.shift.replace('+', '-')}{self.level}-{self.algorithm}-s{self.seed}-{digest}"
 
 
 def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> RunConfig:
@@ -148,11 +144,19 @@ def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
         if name != "kmeans":
             raise FedfluxError(f"--clusters is for --clusterer kmeans; {name} finds the number by itself")
     known = {field.name: field.type for field in fields(RunConfig)}
-    for key, value in given.items():
+    for key in given:
         if key not in known:
             raise unknown("setting", key, known)
-        given[key] = _typed(key, value, known[key])
-    return RunConfig(**{**preset(given.get("dataset", "digits")), **given})
+    begun = {key: value for key, value in _begun(given).items() if key in known and key != "out"}
+    told = {key: _typed(key, value, known[key]) for key, value in {**begun, **given}.items()}
+    return RunConfig(**{**preset(told.get("dataset", "digits")), **told})
+
+
+def _begun(given: Mapping[str, Any]) -> dict[str, Any]:
+    """What the run to be resumed was told: `--out FOLDER --resume` is enough to go on."""
+    if not given.get("resume") or given.get("out") is None:
+        return {}
+    return read_object(Path(given["out"]) / "config.json") or {}
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -181,14 +185,14 @@ def _typed(key: str, value: Any, wanted: Any) -> Any:
             return float(value)
         elif option is int and isinstance(value, str) and fullmatch("-?[0-9]{1,18}", value):
             return int(value)
-        elif isinstance(value, option) and not isinstance(value, bool):
+        elif isinstance(value, option) and isinstance(value, bool) == (option is bool):
             return value
         elif option is str and isinstance(value, Path):
             return str(value)
     words = [str(choice) for o in options if get_origin(o) is Literal for choice in get_args(o)]
     words += [
-        {"int": "a whole number", "float": "a number", "str": "text"}[o.__name__]
+        {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[o.__name__]
         for o in options
-        if o in (int, float, str)
+        if o in (int, float, str, bool)
     ]
     raise FedfluxError(f"--{key.replace('_', '-')} '{value}' does not fit: give {' or '.join(words)}")

@@ -67,7 +67,14 @@ def _self_test() -> dict[str, Any]:
         try:
             result = run_config(
                 make_config(
-                    {"shift": "px", "level": 1, "clients": 4, "rounds": 3, "clusterer": "hdbscan", "out": folder}
+                    {
+                        "shift": "px",
+                        "level": 1,
+                        "clients": 4,
+                        "rounds": 3,
+                        "clusterer": "hdbscan",
+                        "out": f"{folder}/run",
+                    }
                 )
             )
         except Exception as error:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
-from fedflux.experiments.runner import DESCRIPTOR_FILE
+from fedflux.experiments.run_folder import DESCRIPTOR_FILE
 from fedflux.experiments.scores import cluster_scores
 from fedflux.files import jsonable
 from fedflux.flux.clustering import ALPHA, Clusterer, find_clusters

@@ -1,0 +1,75 @@
+"""Which run is which: what determines its numbers, what it may be compared with, and what to call it."""
+
+from dataclasses import asdict
+from hashlib import sha256
+from json import dumps
+from typing import Any
+
+from fedflux.algorithms import READS, make_algorithm
+from fedflux.experiments.config import RunConfig
+from fedflux.experiments.presets import preset
+
+HOW_AND_WHERE = frozenset(("data_dir", "engine", "device", "out", "store", "track", "resume"))
+"""Settings that say how and where to run; they do not determine the numbers."""
+GRID = ("algorithm", "shift", "level", "seed")
+"""What a comparison varies."""
+_CHOSEN = frozenset().union(*READS.values())
+
+
+def determines(config: RunConfig) -> dict[str, Any]:
+    """The settings that determine the numbers; those that the algorithm does not read are left out."""
+    unread = _CHOSEN - READS[config.algorithm]
+    told = {key: value for key, value in asdict(config).items() if key not in HOW_AND_WHERE | unread}
+    if config.clusterer != "kmeans":
+        told.pop("clusters", None)
+    if config.clusterer != "adaptive-dbscan":
+        told.pop("eps_scale", None)
+    return told
+
+
+def revision(config: RunConfig) -> int:
+    """The revision of the algorithm's rules."""
+    return make_algorithm(config.algorithm, config.settings()).revision
+
+
+def identity(config: RunConfig, checksum: str) -> str:
+    """One name for all runs that must give the same numbers: data, settings that count, and the algorithm's revision.
+
+    `config` has its model and number of clients decided (`build_federation` does that).
+    """
+    return _digest([determines(config), checksum, revision(config)])
+
+
+def folder_name(config: RunConfig, checksum: str) -> str:
+    """A readable folder that runs of different identities never share."""
+    place = f"{config.dataset}-{config.shift.replace('+', '-')}{config.level}"
+    return f"{place}-{config.algorithm}-s{config.seed}-{identity(config, checksum)[:8]}"
+
+
+def label(config: RunConfig) -> str:
+    """The algorithm, with what was set differently from its defaults: `flux (clusterer kmeans, clusters true)`."""
+    told, usual = determines(config), _defaults(config)
+    own = sorted(_CHOSEN & told.keys())
+    chosen = [f"{key.replace('_', '-')} {told[key]}" for key in own if told[key] != usual[key]]
+    return f"{config.algorithm} ({', '.join(chosen)})" if chosen else config.algorithm
+
+
+def group(config: RunConfig, checksum: str) -> str:
+    """In words, the settings that runs must share to be comparable: all but the grid and the algorithms' own."""
+    told, usual = determines(config), _defaults(config)
+    shared = {key: value for key, value in told.items() if key not in {*GRID, *_CHOSEN, "dataset", "clients"}}
+    differing = [
+        f"{key.replace('_', '-')} {value}"
+        for key, value in shared.items()
+        if value != usual[key] and not (key == "model" and usual[key] == "auto")
+    ]
+    data = config.dataset if config.dataset not in ("npz", "folder") else f"{config.dataset} {checksum[:6]}"
+    return ", ".join([data, f"{config.clients} clients", *differing])
+
+
+def _defaults(config: RunConfig) -> dict[str, Any]:
+    return asdict(RunConfig(**{**preset(config.dataset), "dataset": config.dataset}))
+
+
+def _digest(content: Any) -> str:
+    return sha256(dumps(content, sort_keys=True).encode()).hexdigest()[:32]

@@ -1,0 +1,194 @@
+"""One sitting of a run: the rounds from its last whole checkpoint to its end, each on disk before the next begins."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+from safetensors.torch import save
+
+from fedflux.algorithms import Algorithm, RoundMetrics
+from fedflux.data import Cohort, Federation
+from fedflux.engine import Engine
+from fedflux.experiments.checkpoint import Checkpoint, CheckpointFolder
+from fedflux.experiments.config import RunConfig
+from fedflux.experiments.evaluation import cluster_figures, costs, evaluate, why_clusters_differ
+from fedflux.experiments.run_folder import (
+    CHECKPOINTS,
+    DESCRIPTOR_FILE,
+    MODEL_FILE,
+    RESULT_FILE,
+    SAMPLES_FILE,
+    RoundLog,
+    record_event,
+)
+from fedflux.experiments.samples import sample_images
+from fedflux.experiments.tracking import Tracker, make_tracker
+from fedflux.files import jsonable, write_json, write_npz, written_whole
+from fedflux.flux.wire import to_arrays
+from fedflux.streams import stream
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What a progress display is told after each round, and once before the first (round 0, or where it goes on)."""
+
+    round: int
+    rounds: int
+    accuracy: float
+    clusters: int
+    events: tuple[str, ...] = ()
+
+
+Listener = Callable[[Progress], None]
+
+
+class StoppedError(RuntimeError):
+    """The run could not go on (a full disk, …); the message says what is kept."""
+
+
+@dataclass(frozen=True)
+class Sitting:
+    """A run in its folder, from wherever its last checkpoint is."""
+
+    config: RunConfig
+    algorithm: Algorithm[Any]
+    engine: Engine
+    federation: Federation
+    view: Federation
+    """What the algorithm may see of it."""
+    folder: Path
+    on_round: Listener | None
+    begin: float
+
+    def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
+        """Go on after the last whole round, evaluate and save; whatever stops it says what is kept."""
+        log = RoundLog(self.folder)
+        try:
+            checkpoints = CheckpointFolder(self.folder / CHECKPOINTS, begun["identity"])
+            point, notes = checkpoints.newest(type(state), self.engine.device, log.content())
+            point = point or Checkpoint(0, state, 0.0, 0)
+            notes += [f"resumed after round {point.round}"] if point.round else []
+            for note in notes or ["started"]:
+                record_event(self.folder, note)
+            checkpoints.forget_after(point.round)
+            log.go_back(point.log_bytes)
+            if notes:
+                self._tell(point.state, log, notes)
+            with make_tracker(self.config.track, self.folder, begun, point.round) as tracker:
+                state = self._rounds(point, log, checkpoints, tracker)
+                result = self._finish(state, log.records, point.seconds, begun["command"])
+                tracker.finish(result)
+        except OSError as error:
+            kept = f"the first {len(log.records)} rounds" if log.records else "nothing yet"
+            fault = f"{error.strerror or error} while writing to {self.folder}"
+            raise StoppedError(f"{fault}; kept: {kept} (--resume goes on)") from error
+        except KeyboardInterrupt:
+            words = f"stopped after round {len(log.records)}; go on with: fedflux run --out {self.folder} --resume"
+            raise KeyboardInterrupt(words) from None
+        return result
+
+    def _rounds(self, point: Checkpoint, log: RoundLog, checkpoints: CheckpointFolder, tracker: Tracker) -> Any:
+        """The rounds after a checkpoint: each is on disk before the next begins."""
+        state = point.state
+        for cohort in cohorts(self.view, self.config):
+            if cohort.round <= point.round:
+                continue
+            if self._stops_early(state):
+                break
+            state, metrics = self.algorithm.round(state, cohort, self.engine)
+            log.append(_record(cohort.round, metrics))
+            seconds = point.seconds + perf_counter() - self.begin
+            checkpoints.save(Checkpoint(cohort.round, state, seconds, log.size), log.digest())
+            tracker.round(log.records[-1])
+            self._tell(state, log, metrics.events)
+        return state
+
+    def _tell(self, state: Any, log: RoundLog, events: Sequence[str]) -> None:
+        if self.on_round:
+            self.on_round(self._progress(state, log.records, tuple(events)))
+
+    def _stops_early(self, state: Any) -> bool:
+        return self.config.until == "clustered" and self.algorithm.described(state) is not None
+
+    def _finish(self, state: Any, records: list[dict[str, Any]], spent: float, command: str) -> dict[str, Any]:
+        everyone = self.view.cohort(range(len(self.view)))
+        if self.config.until is None:
+            state, metrics = self.algorithm.complete(state, everyone, self.engine)
+            records = [*records, _record(len(records), metrics)]
+        result = {
+            **evaluate(self.config, self.algorithm, state, everyone, self.engine),
+            **cluster_figures(self.algorithm, state, self.federation),
+            "why": why_clusters_differ(self.config, self.algorithm, state),
+            "cluster_round": getattr(state, "cluster_round", None),
+            **costs(records),
+            "rounds": records[-1]["round"],
+            "seconds": spent + perf_counter() - self.begin,
+            "engine": self.engine.name,
+            "device": self.engine.device,
+            "precision": self.engine.precision,
+            "epsilon": None,
+            "command": command,
+            "run_dir": str(self.folder),
+        }
+        self._save(state, result)
+        return {**jsonable(result)}
+
+    def _save(self, state: Any, result: dict[str, Any]) -> None:
+        """What others read of a finished run; the result comes last, since it says that the rest is there."""
+        described = self.algorithm.described(state)
+        if described is not None:
+            arrays = {**to_arrays(described.descriptors), "clients": described.clients, "labels": described.labels}
+            if self.federation.truth is not None:
+                arrays["truth"] = self.federation.truth[described.clients]
+            write_npz(self.folder / DESCRIPTOR_FILE, arrays)
+        write_npz(self.folder / SAMPLES_FILE, sample_images(self.federation, self.algorithm.assignment(state)))
+        stack = getattr(state, "models", None) or state.model
+        with written_whole(self.folder / MODEL_FILE) as handle:
+            handle.write(save({name: tensor.contiguous().cpu() for name, tensor in stack.tensors.items()}))
+        write_json(self.folder / RESULT_FILE, result)
+        record_event(self.folder, "finished")
+
+    def _progress(self, state: Any, records: list[dict[str, Any]], events: tuple[str, ...]) -> Progress:
+        scores = [score for score in records[-1]["validation"].values() if score is not None] if records else []
+        labels = self.algorithm.assignment(state)
+        return Progress(
+            round=len(records),
+            rounds=self.config.rounds,
+            accuracy=float(np.mean(scores)) if scores else float("nan"),
+            clusters=len(np.unique(labels[labels >= 0])) or 1,
+            events=events,
+        )
+
+
+def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:
+    """A line of the round log; percentages, clients by id."""
+    record: dict[str, Any] = jsonable(
+        {
+            "round": round,
+            "validation": {k: 100 * v for k, v in metrics.validation.items()},
+            "bytes_up": metrics.up,
+            "bytes_down": metrics.down,
+            "seconds": metrics.seconds,
+            "events": metrics.events,
+        }
+    )
+    return record
+
+
+def cohort_size(federation: Federation, config: RunConfig) -> int:
+    """How many clients take part in a round."""
+    return max(1, round(config.participation * len(federation)))
+
+
+def cohorts(federation: Federation, config: RunConfig) -> Iterator[Cohort]:
+    """The members of every round: everyone, or a fresh random share."""
+    count = cohort_size(federation, config)
+    for r in range(1, config.rounds + 1):
+        if count == len(federation):
+            yield federation.cohort(range(len(federation)), r)
+        else:
+            chosen = stream(config.seed, "participation", r).choice(len(federation), size=count, replace=False)
+            yield federation.cohort(chosen, r)

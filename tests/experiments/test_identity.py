@@ -1,0 +1,71 @@
+"""Runs of one identity must give one set of numbers, and runs of another must not share a folder or a cell."""
+
+from dataclasses import replace
+
+import pytest
+from tests.experiments.test_config import OTHER
+
+from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
+from fedflux.experiments.config import RunConfig, make_config
+from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label
+
+
+def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
+    config = make_config(told)
+    return config, replace(config, **{key: OTHER[key]})
+
+
+@pytest.mark.parametrize("key", [key for key in OTHER if key not in {*HOW_AND_WHERE, "clusters", "eps_scale"}])
+def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
+    one, two = other(key)
+    assert identity(one, "data") != identity(two, "data")
+    assert folder_name(one, "data") != folder_name(two, "data")
+
+
+@pytest.mark.parametrize("key", sorted(HOW_AND_WHERE))
+def test_how_and_where_a_run_happens_does_not(key: str) -> None:
+    one, two = other(key)
+    assert identity(one, "data") == identity(two, "data")
+    assert folder_name(one, "data") == folder_name(two, "data")
+
+
+def test_the_radius_counts_for_dbscan_and_the_number_for_kmeans() -> None:
+    one, two = other("eps_scale", clusterer="adaptive-dbscan")
+    assert identity(one, "data") != identity(two, "data")
+    assert identity(make_config({"clusters": 2}), "data") != identity(make_config({"clusters": 3}), "data")
+    one, two = other("eps_scale")
+    assert identity(one, "data") == identity(two, "data")
+
+
+@pytest.mark.parametrize("key", ["clusterer", "significance", "assignment", "cluster_round", "components", "bounds"])
+def test_settings_that_an_algorithm_does_not_read_do_not_count(key: str) -> None:
+    one, two = other(key, algorithm="fedavg")
+    assert identity(one, "data") == identity(two, "data")
+    assert label(two) == "fedavg"
+
+
+def test_every_algorithm_says_what_it_reads() -> None:
+    assert READS.keys() == ALGORITHMS.keys()
+
+
+def test_data_and_revision_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({})
+    before = identity(config, "a")
+    assert before != identity(config, "b")
+    monkeypatch.setattr(type(make_algorithm("flux", config.settings())), "revision", 99)
+    assert before != identity(config, "a")
+
+
+def test_folder_names_are_readable_and_stable() -> None:
+    config = make_config({"shift": "px+py", "level": 3})
+    assert folder_name(config, "a").startswith("digits-px-py3-flux-s42-")
+    assert folder_name(config, "a") == folder_name(make_config({"shift": "px+py", "level": 3}), "a")
+
+
+def test_groups_and_labels_say_what_differs() -> None:
+    config = make_config({"clients": 12, "clusterer": "hdbscan", "lr": 0.1})
+    assert group(config, "data") == "digits, 12 clients, lr 0.1"
+    assert label(config) == "flux (clusterer hdbscan)"
+    for key in ("shift", "level", "seed", "algorithm"):
+        assert group(replace(config, **{key: OTHER[key]}), "data") == group(config, "data")
+    assert group(make_config({"dataset": "npz", "clients": 3}), "abcdefgh") == "npz abcdef, 3 clients"

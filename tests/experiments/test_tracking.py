@@ -1,0 +1,69 @@
+"""Curves reach TensorBoard and MLflow as their own libraries read them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.experiments.making import read_rounds
+from tests.experiments.test_resume import stop_at
+
+import fedflux
+from fedflux.errors import FedfluxError
+
+SHORT: dict[str, Any] = {"clients": 4, "rounds": 4, "cluster_round": 2, "device": "cpu"}
+
+
+def means(folder: Path) -> list[float]:
+    scores = [list(record["validation"].values()) for record in read_rounds(folder)]
+    return [sum(one) / len(one) for one in scores]
+
+
+def interrupted(folder: Path, track: str) -> dict[str, Any]:
+    """A tracked run that was stopped and went on."""
+    with pytest.MonkeyPatch.context() as patch:
+        stop_at(patch, 3)
+        with pytest.raises(KeyboardInterrupt):
+            fedflux.run(**SHORT, out=folder, track=track)
+    return fedflux.run(out=folder, resume=True)
+
+
+def test_tensorboard(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    result = interrupted(tmp_path / "run", "tensorboard")
+    events: Any = EventAccumulator(str(tmp_path / "run" / "tensorboard"))
+    events.Reload()
+    drawn = events.Scalars("validation_mean")
+    assert [point.step for point in drawn] == [1, 2, 3, 4]
+    assert [point.value for point in drawn] == pytest.approx(means(tmp_path / "run"), rel=1e-6)
+    assert events.Scalars("final/known")[0].value == pytest.approx(result["known"], rel=1e-6)
+
+
+def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="the extra 'track' is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow.tracking import MlflowClient
+
+    result = interrupted(tmp_path / "run", "mlflow")
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    experiment = client.get_experiment_by_name("fedflux")
+    assert experiment is not None
+    runs = client.search_runs([experiment.experiment_id])
+    assert len(runs) == 1
+    assert (runs[0].info.status, runs[0].data.params["algorithm"]) == ("FINISHED", "flux")
+    drawn = client.get_metric_history(runs[0].info.run_id, "validation_mean")
+    assert [point.step for point in drawn] == [1, 2, 3, 4]
+    assert [point.value for point in drawn] == pytest.approx(means(tmp_path / "run"))
+    assert runs[0].data.metrics["final_known"] == pytest.approx(result["known"])
+
+
+def test_unknown_and_missing_trackers_are_said_before_anything_happens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(FedfluxError, match="unknown tracker 'tensorbord': did you mean 'tensorboard'"):
+        fedflux.run(**SHORT, out=tmp_path / "run", track="tensorbord")
+    monkeypatch.setitem(__import__("sys").modules, "mlflow", None)
+    with pytest.raises(FedfluxError, match=r"needs the extra 'track': pip install 'fedflux\[track\]'"):
+        fedflux.run(**SHORT, out=tmp_path / "run", track="mlflow")
+    assert not (tmp_path / "run").exists()
