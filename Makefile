@@ -1,13 +1,18 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test lint format clean
+.PHONY: demo test test-slow lint format clean
 
 demo: .venv/ready
-	$(BIN)/fedflux run --dataset digits --shift px --level 3 --algorithm flux
+	$(BIN)/fedflux compare --dataset digits --algorithms fedavg,flux --shifts px,py,pygx,pxgy --levels 4,6,8 --jobs 2 --out runs/demo
+	$(BIN)/fedflux report runs/demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto -m 'not slow'
+
+# real kills, a real browser, whole grids: minutes
+test-slow: .venv/ready
+	$(BIN)/python -m pytest -n auto -m slow
 
 lint: .venv/ready
 	$(BIN)/ruff check .

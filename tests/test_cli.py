@@ -1,6 +1,7 @@
 """The command line as scripts rely on it: JSON on stdout, progress on stderr, one line and status 2 for bad input."""
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -122,15 +123,17 @@ def test_ctrl_c_ends_a_run_with_130_and_keeps_its_folder(tmp_path: Path) -> None
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True) as running:
         limit = time.monotonic() + 60
-        while not (tmp_path / "run" / "config.json").exists() and time.monotonic() < limit:
-            time.sleep(0.05)
+        while not (tmp_path / "run" / "checkpoints" / "round-0001.json").exists() and time.monotonic() < limit:
+            time.sleep(0.01)
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=60)
     assert running.returncode == 130
     assert stdout == ""
-    assert stderr.splitlines()[-1] == "fedflux: stopped"
+    assert re.fullmatch(
+        "fedflux: stopped after round [1-9][0-9]*; go on with: fedflux run --out run --resume", stderr.splitlines()[-1]
+    )
     assert "Traceback" not in stderr
-    assert [file.name for file in (tmp_path / "run").iterdir()] == ["config.json"]
+    assert not (tmp_path / "run" / "result.json").exists()
 
 
 # the contract, in this process
@@ -178,7 +181,7 @@ def test_a_run_without_out_goes_into_a_folder_of_its_settings(call: Call, tmp_pa
     command = ("run", "--algorithm", "fedavg", "--clients", "2", "--rounds", "1", "--json")
     folders = [call(*command, "--seed", seed).json()["run_dir"] for seed in ("1", "2", "1")]
     assert folders[0] == folders[2] != folders[1]
-    assert sorted(os.listdir("runs")) == sorted(Path(folder).name for folder in set(folders))
+    assert sorted(os.listdir("runs")) == sorted([*(Path(folder).name for folder in set(folders)), "fedflux.sqlite"])
     assert all(Path(folder).parent == Path("runs") for folder in folders)
 
 

@@ -1,4 +1,4 @@
-"""One door: `fedflux run | cluster | partition | doctor`."""
+"""One door: `fedflux run | compare | report | cluster | partition | store | doctor`."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, NoReturn
 
 import typer
 
@@ -14,16 +14,19 @@ from fedflux import __version__, display
 from fedflux.algorithms import ALGORITHMS
 from fedflux.data.export import MANIFEST, export_federation
 from fedflux.data.patterns import MIXES, SHIFTS
-from fedflux.data.sources import SOURCES
 from fedflux.errors import FedfluxError
+from fedflux.experiments.compare import compare as run_comparison
+from fedflux.experiments.compare import names, numbers, pick_reference, plan
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.doctor import examine
-from fedflux.experiments.presets import COMMON, PRESETS
 from fedflux.experiments.recluster import recluster
+from fedflux.experiments.report import write_report
 from fedflux.experiments.runner import build_federation, run_config
+from fedflux.experiments.sitting import StoppedError
+from fedflux.experiments.store import STORE_FILE, Store
 from fedflux.files import make_folder
-from fedflux.flux.clustering import ALPHA, CLUSTERERS
-from fedflux.models import MODELS
+from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, takes
+from fedflux.flux.clustering import ALPHA
 
 app = typer.Typer(
     help="Clustered federated learning under distribution shift.",
@@ -32,154 +35,134 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-
-def _by_dataset(key: str) -> str:
-    """A preset's default and the datasets that have another, for --help."""
-    others = [f"{name} {values[key]}" for name, values in PRESETS.items() if key in values]
-    return f"(default: {COMMON[key]}" + (f"; {', '.join(others)})" if others else ")")
-
-
-def _default(key: str) -> str:
-    return f"(default: {RunConfig.__dataclass_fields__[key].default})"
-
-
-def _flag(name: str, text: str) -> Any:
-    return typer.Option(name, help=text, show_default=False)
-
-
-Dataset = Annotated[str | None, _flag("--dataset", f"{', '.join(SOURCES)} {_default('dataset')}")]
-DataDir = Annotated[Path | None, _flag("--data-dir", "folder of the dataset's files, or its parent (npz: the file)")]
-Shift = Annotated[str | None, _flag("--shift", f"{', '.join([*SHIFTS, *MIXES])} {_default('shift')}")]
-Level = Annotated[int | None, _flag("--level", f"strength of the shift, 1 to 8 {_default('level')}")]
-Patterns = Annotated[
-    str | None,
-    _flag("--patterns", f"pygx, pxgy, soft skews: independent draws, or shared from a bank {_default('patterns')}"),
-]
-Bank = Annotated[int | None, _flag("--bank", f"patterns in a bank {_default('bank')}")]
-Strength = Annotated[float | None, _flag("--strength", "0 to 1: soft skew of px or py instead of a hard pattern")]
-Alpha = Annotated[float | None, _flag("--alpha", "Dirichlet's concentration (default: by level)")]
-Quantity = Annotated[
-    float | None, _flag("--quantity-skew", f"0 to 1: unequal client sizes {_default('quantity_skew')}")
-]
-Clients = Annotated[int | None, _flag("--clients", "number of clients (default: 10, or the data's own)")]
-Fraction = Annotated[float | None, _flag("--data-fraction", f"share of the training data {_default('data_fraction')}")]
-Seed = Annotated[int | None, _flag("--seed", f"the paper's folds are 42 to 46 {_default('seed')}")]
-Config = Annotated[Path | None, _flag("--config", "TOML file with the same keys; flags win")]
-Clusters = Annotated[str | None, _flag("--clusters", "number of clusters for kmeans, or 'true'")]
-ClustererName = Annotated[str | None, _flag("--clusterer", f"{', '.join(CLUSTERERS)} {_default('clusterer')}")]
-EpsScale = Annotated[
-    float | None, _flag("--eps-scale", f"adaptive-dbscan's factor on the radius {_by_dataset('eps_scale')}")
-]
-Significance = Annotated[
-    float | None,
-    _flag("--significance", f"calibrated: chance of splitting a uniform federation {_default('significance')}"),
-]
-Json = Annotated[bool, typer.Option("--json", help="print one JSON object as the last line of stdout")]
+stores = typer.Typer(help="Join run stores, or turn one into CSV.", no_args_is_help=True)
+app.add_typer(stores, name="store")
+GRID = ("algorithm", "shift", "level", "seed")
 
 
 @app.command()
+@takes(FLAGS)
 def run(
-    dataset: Dataset = None,
-    data_dir: DataDir = None,
-    shift: Shift = None,
-    level: Level = None,
-    patterns: Patterns = None,
-    bank: Bank = None,
-    strength: Strength = None,
-    alpha: Alpha = None,
-    quantity_skew: Quantity = None,
-    clients: Clients = None,
-    data_fraction: Fraction = None,
-    participation: Annotated[
-        float | None, _flag("--participation", f"share of clients in each round {_default('participation')}")
-    ] = None,
-    algorithm: Annotated[str | None, _flag("--algorithm", f"{', '.join(ALGORITHMS)} {_default('algorithm')}")] = None,
-    clusters: Clusters = None,
-    clusterer: ClustererName = None,
-    significance: Significance = None,
-    eps_scale: EpsScale = None,
-    cluster_round: Annotated[
-        str | None,
-        _flag("--cluster-round", "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
-    ] = None,
-    assignment: Annotated[
-        str | None, _flag("--assignment", f"late and unseen clients: calibrated or euclidean {_default('assignment')}")
-    ] = None,
-    components: Annotated[
-        int | None, _flag("--components", f"length l of the reduced latent {_default('components')}")
-    ] = None,
-    covariance: Annotated[str | None, _flag("--covariance", f"diagonal or full {_default('covariance')}")] = None,
-    bounds: Annotated[
-        str | None, _flag("--bounds", f"S1 per coordinate, or the release's one scalar {_default('bounds')}")
-    ] = None,
-    model: Annotated[
-        str | None, _flag("--model", f"{', '.join(MODELS)} or package.module:factory {_by_dataset('model')}")
-    ] = None,
-    rounds: Annotated[int | None, _flag("--rounds", f"communication rounds {_by_dataset('rounds')}")] = None,
-    epochs: Annotated[int | None, _flag("--epochs", f"local epochs a round {_by_dataset('epochs')}")] = None,
-    batch_size: Annotated[int | None, _flag("--batch-size", _by_dataset("batch_size"))] = None,
-    lr: Annotated[float | None, _flag("--lr", f"learning rate of SGD {_by_dataset('lr')}")] = None,
-    momentum: Annotated[float | None, _flag("--momentum", _by_dataset("momentum"))] = None,
-    seed: Seed = None,
-    engine: Annotated[str | None, _flag("--engine", "auto or loop (default: auto)")] = None,
-    device: Annotated[str | None, _flag("--device", "auto, cpu, cuda or cuda:N (default: auto)")] = None,
-    precision: Annotated[
-        str | None, _flag("--precision", "fp32 (TF32 allowed on CUDA), fp32-strict or bf16 (default: fp32)")
-    ] = None,
-    until: Annotated[str | None, _flag("--until", "'clustered' stops once the clusters are found")] = None,
+    told: dict[str, Any],
+    until: Annotated[str | None, typer.Option(help="'clustered' stops once the clusters are found")] = None,
     out: Annotated[
-        Path | None, _flag("--out", "folder of the run (default: runs/ and a name made of the settings)")
+        Path | None, typer.Option(help="folder of the run (default: runs/ and a name made of the settings)")
     ] = None,
+    resume: Annotated[
+        bool, typer.Option("--resume", help="go on with the run in --out after its last whole round")
+    ] = False,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Train one algorithm on one federation and evaluate it twice: clients known from training, and unseen ones."""
-    told = {k: v for k, v in locals().items() if k not in ("config", "as_json")}
-    settings = make_config(told, config)
+    settings = make_config({**told, "until": until, "out": out, "resume": resume or None}, config)
     title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"
-    with display.rounds_bar(title, settings.rounds) as on_round:
-        result = run_config(settings, on_round)
+    try:
+        with display.rounds_bar(title, settings.rounds) as on_round:
+            result = run_config(settings, on_round)
+    except KeyboardInterrupt as stop:
+        _fail(str(stop) or "stopped", 130)
     _answer(result, as_json, display.show_run)
 
 
 @app.command()
-def cluster(
-    run: Annotated[Path, typer.Argument(help="folder of a run that saved descriptors")],
-    clusterer: ClustererName = None,
-    clusters: Clusters = None,
-    significance: Significance = None,
-    eps_scale: EpsScale = None,
+@takes(name for name in FLAGS if name not in GRID)
+def compare(
+    told: dict[str, Any],
+    algorithms: Annotated[str, typer.Option(help=f"{', '.join(ALGORITHMS)}, with commas, or all")] = "fedavg,flux",
+    shifts: Annotated[str, typer.Option(help=f"{', '.join([*SHIFTS, *MIXES])}, with commas")] = "px,py,pygx,pxgy",
+    levels: Annotated[str, typer.Option(help="1 to 8: 4, or 1,3, or 1-8")] = "4",
+    seeds: Annotated[str, typer.Option(help="42, or 42-46")] = "42",
+    jobs: Annotated[int, typer.Option(min=1, help="processes that run at once")] = 1,
+    reference: Annotated[
+        str | None, typer.Option(help="algorithm the others are compared with (default: fedavg, else the first)")
+    ] = None,
+    out: Annotated[Path, typer.Option(help="folder of the runs and their store")] = Path("runs/compare"),
+    config: Config = None,
     as_json: Json = False,
 ) -> None:
-    """Cluster a run's descriptors again with another clusterer, in milliseconds."""
-    level = ALPHA if significance is None else significance
-    name = clusterer or str(RunConfig.__dataclass_fields__["clusterer"].default)
-    _answer(
-        recluster(run, name, clusters, 1.0 if eps_scale is None else eps_scale, level), as_json, display.show_clusters
-    )
+    """Run a grid of algorithms, shifts, levels and seeds; finished cells are never repeated, stopped ones go on."""
+    chosen = names(algorithms, list(ALGORITHMS), "algorithms")
+    grid = names(shifts, [*SHIFTS, *MIXES], "shifts"), numbers(levels, "levels"), numbers(seeds, "seeds")
+    against = pick_reference(reference, chosen)
+    cells = plan(told, chosen, *grid, out, config)
+    store = Store(Path(cells[0].config.store or out / STORE_FILE))
+    try:
+        with display.comparison_table(cells) as on_change:
+            answer = run_comparison(cells, store, jobs, against, on_change)
+    except KeyboardInterrupt:
+        _fail(f"stopped: {len(store)} finished cells are kept in {store.path}; the same command goes on", 130)
+    _answer(answer, as_json, display.show_comparison)
+    if answer["failed"]:
+        raise typer.Exit(1)
 
 
 @app.command()
+def report(
+    paths: Annotated[list[Path], typer.Argument(help="run folders, or folders that hold some")],
+    out: Annotated[Path | None, typer.Option(help="the page (default: report.html in the first folder)")] = None,
+    export: Annotated[Path | None, typer.Option(help="folder for the figures as PNG and SVG, tables as LaTeX")] = None,
+    reference: Annotated[str | None, typer.Option(help="algorithm the others are compared with")] = None,
+    as_json: Json = False,
+) -> None:
+    """Make one self-contained HTML page of runs: open it from disk, send it to a colleague."""
+    with display.stderr.status("making the report"):
+        page = write_report(paths, out, export, reference)
+    answer = {"report": str(page), "export": None if export is None else str(export)}
+    _answer(answer, as_json, lambda a: display.show_line(f"report written to {a['report']}"))
+
+
+@stores.command()
+def merge(
+    store: Annotated[Path, typer.Argument(help="the store that takes the others in; made where it is missing")],
+    others: Annotated[list[Path], typer.Argument(help="stores filled elsewhere, or their folders")],
+    as_json: Json = False,
+) -> None:
+    """Take the cells of other stores into one; cells that are there already stay as they are."""
+    target = Store(store)
+    counts = [target.merge(other) for other in others]
+    total = {key: sum(count[key] for count in counts) for key in ("added", "known", "different")}
+    answer = {"cells": len(target), "path": str(target.path), **total}
+    words = "{added} cells taken in, {known} known already ({different} of them with other numbers): {cells} in {path}"
+    _answer(answer, as_json, lambda a: display.show_line(words.format(**a)))
+
+
+@stores.command()
+def export(
+    store: Annotated[Path, typer.Argument(help="a store, or the folder it is in")],
+    out: Annotated[Path, typer.Option(help="the CSV file")] = Path("cells.csv"),
+    as_json: Json = False,
+) -> None:
+    """Write all cells of a store as CSV, one row a cell."""
+    path = store / STORE_FILE if store.is_dir() else store
+    if not path.is_file():
+        raise FedfluxError(f"{store} holds no store: give a {STORE_FILE} file, or the folder it is in")
+    answer = {"cells": Store(path).export(out), "path": str(out)}
+    _answer(answer, as_json, lambda a: display.show_line(f"{a['cells']} cells written to {a['path']}"))
+
+
+@app.command()
+@takes(CLUSTERING)
+def cluster(
+    told: dict[str, Any],
+    run: Annotated[Path, typer.Argument(help="folder of a run that saved descriptors")],
+    as_json: Json = False,
+) -> None:
+    """Cluster a run's descriptors again with another clusterer, in milliseconds."""
+    name = told.get("clusterer", str(RunConfig.__dataclass_fields__["clusterer"].default))
+    found = recluster(run, name, told.get("clusters"), told.get("eps_scale", 1.0), told.get("significance", ALPHA))
+    _answer(found, as_json, display.show_clusters)
+
+
+@app.command()
+@takes(PARTITION)
 def partition(
+    told: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", help="new or empty folder for the clients' files")],
-    dataset: Dataset = None,
-    data_dir: DataDir = None,
-    shift: Shift = None,
-    level: Level = None,
-    patterns: Patterns = None,
-    bank: Bank = None,
-    strength: Strength = None,
-    alpha: Alpha = None,
-    quantity_skew: Quantity = None,
-    clients: Clients = None,
-    data_fraction: Fraction = None,
-    seed: Seed = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Write a shifted federation to disk: one .npz per client and a JSON manifest."""
-    told = {k: v for k, v in locals().items() if k not in ("config", "as_json", "out")}
     federation, settings = build_federation(make_config(told, config))
     folder = make_folder(out, "partition", MANIFEST, {"checksum", "clients"})
     with display.stderr.status("writing clients"):
@@ -237,11 +220,13 @@ def main() -> None:
             if not message:  # called without a command: the help is on the screen already
                 sys.exit(2)
             _fail(f"{message} (see fedflux --help)", 2)
+        if isinstance(error, StoppedError):
+            _fail(str(error), 1)
         if os.environ.get("FEDFLUX_DEBUG"):
             traceback.print_exc()
         _fail(f"{type(error).__name__}: {error} (FEDFLUX_DEBUG=1 shows where)", 1)
 
 
-def _fail(message: str, status: int) -> None:
+def _fail(message: str, status: int) -> NoReturn:
     print(f"fedflux: {' '.join(message.split())}", file=sys.stderr)
     sys.exit(status)

@@ -1,16 +1,20 @@
 """What people see in the terminal: a progress bar while a run lasts, tables afterwards."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from statistics import mean
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
+from rich.live import Live
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
 from fedflux.errors import FedfluxError
-from fedflux.experiments.runner import Progress as RoundProgress
+from fedflux.experiments.compare import Cell, Status
+from fedflux.experiments.sitting import Progress as RoundProgress
 
 stdout = Console()
 stderr = Console(stderr=True)
@@ -44,6 +48,118 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
             bar.live.stop()
             bar.disable = True
             raise
+
+
+@contextmanager
+def comparison_table(cells: Sequence[Cell]) -> Iterator[Callable[[Status], None]]:
+    """A table on stderr that fills in: known association by algorithm and shift, and what is running."""
+    with Live(console=stderr, refresh_per_second=4) as live:
+        told = 0
+
+        def show(status: Status) -> None:
+            nonlocal told
+            for note in status.notes[told:]:
+                live.console.print(f"  {note}", highlight=False, markup=False)
+            told = len(status.notes)
+            live.update(_filling(status))
+
+        yield show
+
+
+def _filling(status: Status) -> Group:
+    done, planned = len(status.results), len(status.cells)
+    table = Table(title=f"known association, mean over finished cells ({done} of {planned})", title_justify="left")
+    shifts = list(dict.fromkeys(cell.config.shift for cell in status.cells))
+    table.add_column("algorithm")
+    for shift in shifts:
+        table.add_column(shift, justify="right")
+    for algorithm in dict.fromkeys(cell.config.algorithm for cell in status.cells):
+        texts = []
+        for shift in shifts:
+            place = [
+                index
+                for index, cell in enumerate(status.cells)
+                if (cell.config.algorithm, cell.config.shift) == (algorithm, shift)
+            ]
+            known = [status.results[index]["known"] for index in place if index in status.results]
+            texts.append(f"{mean(known):.1f} [dim]{len(known)}/{len(place)}" if known else f"[dim]0/{len(place)}")
+        table.add_row(algorithm, *texts)
+    running = [Text(f"  {status.cells[index].name}: {state}") for index, state in sorted(status.running.items())]
+    return Group(table, *running)
+
+
+def show_comparison(answer: dict[str, Any]) -> None:
+    """Per shift and over all: mean ± deviation over seeds, worst client, clusters, the paper's figures beside ours."""
+    printed = {(figure["algorithm"], figure["shift"]): figure for figure in answer["paper"]}
+    scopes = dict.fromkeys(figure["scope"] for figure in answer["paper"])
+    order = list(dict.fromkeys(line["shift"] for line in answer["shifts"]))
+    by_shift = sorted(answer["shifts"], key=lambda line: order.index(line["shift"]))
+    for lines, title in ((by_shift, "by shift"), (answer["overall"], "over all shifts")):
+        table = Table(title=f"{answer['group']}: {title}, mean ± deviation over seeds", title_justify="left")
+        for column in ("shift", "algorithm"):
+            table.add_column(column)
+        for column in ("known %", "worst client", "test phase %", "worst client", "pairs right"):
+            table.add_column(column, justify="right")
+        if printed:
+            table.add_column("paper known / test", justify="right")
+        before = None
+        for line in lines:
+            shift = line.get("shift")
+            if before not in (None, shift):
+                table.add_section()
+            before = shift
+            figure = printed.get((line["algorithm"], shift))
+            table.add_row(
+                shift or "all",
+                line["algorithm"],
+                _spread(line, "known"),
+                _percent(line["known_worst_mean"]),
+                _spread(line, "test"),
+                _percent(line["test_worst_mean"]),
+                "–" if line["pairs_right_mean"] is None else f"{line['pairs_right_mean']:.3f}",
+                *([_beside(figure)] if printed else []),
+            )
+        stdout.print(table)
+        for scope in dict.fromkeys(line["scope"] for line in lines):
+            stdout.print(f"  ours: {scope}", highlight=False)
+    for scope in scopes:
+        stdout.print(f"  paper: {scope}", highlight=False)
+    _show_differences(answer)
+    stdout.print(
+        f"{answer['planned']} cells: {answer['finished_before']} finished before, {answer['ran']} run now, "
+        f"{len(answer['failed'])} failed",
+        highlight=False,
+    )
+    for failure in answer["failed"]:
+        show_line(f"  {failure['cell']}: {failure['why']}")
+    show_line(f"kept in {answer['store']}; a page to look at: fedflux report {answer['out']}")
+
+
+def _show_differences(answer: dict[str, Any]) -> None:
+    for score, words in (("known", "known association"), ("test", "test phase")):
+        for line in answer["differences"][score]:
+            if line["mean"] is None:
+                continue
+            interval = "" if line["low"] is None else f", 95 % interval {line['low']:+.1f} to {line['high']:+.1f}"
+            mark = f"; {line['mark']} (Wilcoxon, Holm: p = {line['p_holm']:.2g})" if line["mark"] else ""
+            stdout.print(
+                f"  {words}: {line['algorithm']} − {answer['reference']} = {line['mean']:+.1f} points over "
+                f"{line['pairs']} pairs{interval}{mark}",
+                highlight=False,
+            )
+
+
+def _spread(line: dict[str, Any], score: str) -> str:
+    middle, deviation = line[f"{score}_mean"], line[f"{score}_std"]
+    if middle is None:
+        return "–"
+    return f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
+
+
+def _beside(figure: dict[str, Any] | None) -> str:
+    if figure is None:
+        return "–"
+    return " / ".join("–" if figure[score] is None else f"{figure[score]:.1f}" for score in ("known", "test"))
 
 
 def show_run(result: dict[str, Any]) -> None:
