@@ -23,7 +23,7 @@ from fedflux.experiments.recluster import recluster
 from fedflux.experiments.report import write_report
 from fedflux.experiments.runner import build_federation, run_config
 from fedflux.experiments.sitting import StoppedError
-from fedflux.experiments.store import STORE_FILE, Store
+from fedflux.experiments.store import STORE_FILE, Store, store_file
 from fedflux.files import make_folder
 from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, takes
 from fedflux.flux.clustering import ALPHA
@@ -134,7 +134,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write all cells of a store as CSV, one row a cell."""
-    path = store / STORE_FILE if store.is_dir() else store
+    path = store_file(store)
     if not path.is_file():
         raise FedfluxError(f"{store} holds no store: give a {STORE_FILE} file, or the folder it is in")
     answer = {"cells": Store(path).export(out), "path": str(out)}

@@ -38,7 +38,7 @@ class Store:
     """One SQLite file in WAL mode; a connection lives only as long as a call, so a killed process holds nothing."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path / STORE_FILE if path.is_dir() else path
+        self.path = store_file(path)
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._make()
@@ -112,7 +112,7 @@ class Store:
 
         `different` counts those whose accuracy there differs from ours: another device or library version.
         """
-        path = other / STORE_FILE if other.is_dir() else other
+        path = store_file(other)
         if not path.is_file():
             raise FedfluxError(f"{other} holds no store: give a {STORE_FILE} file, or the folder it is in")
         if path.resolve() == self.path.resolve():
@@ -156,6 +156,11 @@ class Store:
         except OSError as error:
             raise FedfluxError(f"cannot write {path}: {error.strerror}") from error
         return len(cells)
+
+
+def store_file(path: Path) -> Path:
+    """The file that a path means: itself, or the store in the folder that it names."""
+    return path if path.is_file() or (path.suffix and not path.is_dir()) else path / STORE_FILE
 
 
 @contextmanager

@@ -1,0 +1,16 @@
+"""Colours of clusters and algorithms, the same in the page and in exported figures."""
+
+FEW = ["#1a80c4", "#e69f00", "#009e73", "#d55e00", "#cc79a7", "#56b4e9", "#8a8f98", "#d6c400"]
+"""Okabe and Ito's, safe for colour-blind readers: blue lightened for dark paper, black made grey, yellow last."""
+MANY = [
+    *FEW,
+    *("#7b4fb5", "#9c5a1a", "#2fb9b0", "#c2185b", "#6b8e23", "#f48a6f", "#3f51b5", "#a0c000"),
+    *("#b08ad9", "#00695c", "#e05780", "#b8860b", "#5c7a99", "#7f1d1d", "#4caf50", "#d08fb8"),
+]
+"""For more than eight; beyond 24 they come again."""
+
+
+def palette(count: int) -> list[str]:
+    """One colour for each of so many things."""
+    colours = FEW if count <= len(FEW) else MANY
+    return [colours[place % len(colours)] for place in range(count)]

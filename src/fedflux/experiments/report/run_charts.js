@@ -1,0 +1,215 @@
+// The charts of one run. `view` is {run, colourOf, picked}: colours by cluster, and the cluster that is picked out.
+
+function weight(view, label) {
+  return view.picked === null || view.picked === label ? 1 : 0.12;
+}
+
+function groupOf(view, client) {
+  const label = view.run.clients.group[client];
+  return label === undefined ? -1 : label;
+}
+
+function aboutClient(view, client) {
+  const { found, truth } = view.run.clients;
+  const words = [`<b>client ${client}</b>`];
+  if (found[client] !== undefined) words.push(clusterName(found[client]));
+  if (truth && truth[client] !== undefined) words.push(`true cluster ${truth[client]}`);
+  return words.join(" · ");
+}
+
+function accuracyChart(view) {
+  const { curves, clustering, grouped_by: groupedBy } = view.run;
+  const data = [];
+  const line = (y, more) => ({ x: curves.rounds, y, type: "scatter", mode: "lines", connectgaps: true, ...more });
+  if (curves.bands) {
+    for (const [low, high, opacity] of [["0.1", "0.9", 0.12], ["0.25", "0.75", 0.2]]) {
+      const fill = faded("#8a8f98", opacity);
+      data.push(line(curves.bands[low], { line: { width: 0 }, hoverinfo: "skip" }));
+      data.push(line(curves.bands[high], {
+        line: { width: 0 }, fill: "tonexty", fillcolor: fill, customdata: curves.bands[low],
+        hovertemplate: `${high * 100 - low * 100} % of clients: %{customdata:.1f} to %{y:.1f} %<extra></extra>`,
+      }));
+    }
+  }
+  (curves.clients || []).forEach((scores, client) => {
+    const label = groupOf(view, client);
+    data.push(line(scores, {
+      line: { width: 1, color: view.colourOf(label) }, opacity: 0.55 * weight(view, label),
+      mode: curves.rounds.length === 1 ? "markers" : "lines",
+      hovertemplate: `${aboutClient(view, client)}<br>round %{x}: %{y:.1f} %<extra></extra>`,
+    }));
+  });
+  const sizes = new Map(view.run.clusters.rows.map((row) => [row.cluster, row.size]));
+  for (const [key, scores] of Object.entries(curves.clusters)) {
+    const label = Number(key);
+    const members = sizes.has(label) ? ` (mean of ${plural(sizes.get(label), "client")})` : "";
+    data.push(line(scores, {
+      mode: "lines+markers", line: { width: 3, color: view.colourOf(label) }, marker: { size: 6 },
+      opacity: weight(view, label),
+      hovertemplate: `<b>${clusterName(label, groupedBy)}</b>${members}<br>round %{x}: %{y:.1f} %<extra></extra>`,
+    }));
+  }
+  const at = clustering.cluster_round;
+  return {
+    data,
+    layout: layout({
+      xaxis: axis({ title: "round", dtick: curves.rounds.length <= 12 ? 1 : undefined }),
+      yaxis: axis({ title: "validation accuracy, %" }), margin: { l: 52, r: narrow() ? 8 : 16, t: 24, b: 44 },
+      shapes: there(at) ? [{
+        type: "line", x0: at, x1: at, y0: 0, y1: 1, yref: "paper", line: { color: colour("soft"), width: 1, dash: "dot" },
+      }] : [],
+      annotations: there(at) ? [{
+        x: at, y: 1, yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, text: "clustered here",
+        font: { size: 12, color: colour("soft") },
+      }] : [],
+    }),
+  };
+}
+
+function clientChart(view) {
+  const { clients } = view.run;
+  const order = [...clients.group.keys()].sort((a, b) => groupOf(view, a) - groupOf(view, b) || a - b);
+  const names = order.map(String);
+  const colours = order.map((client) => faded(view.colourOf(groupOf(view, client)), weight(view, groupOf(view, client))));
+  const about = order.map((client) => aboutClient(view, client));
+  const dots = (scores, words, marker) => ({
+    x: names, y: order.map((client) => scores[client]), type: "scatter", mode: "markers", text: about, marker,
+    hovertemplate: `%{text}<br>${words}: %{y:.1f} %<extra></extra>`,
+  });
+  const [ring, dot] = order.length > 40 ? [9, 5] : [14, 8];
+  const data = [];
+  if (clients.known && clients.test) {
+    const x = order.flatMap((client) => [String(client), String(client), null]);
+    const y = order.flatMap((client) => [clients.known[client], clients.test[client], null]);
+    data.push({ x, y, type: "scatter", mode: "lines", line: { color: colour("line"), width: 2 }, hoverinfo: "skip" });
+  }
+  if (clients.test) {
+    data.push(dots(clients.test, "test phase", { size: ring, color: colour("paper"), line: { width: 2, color: colours } }));
+  }
+  if (clients.known) data.push(dots(clients.known, "known association", { size: dot, color: colours }));
+  return {
+    data,
+    layout: layout({
+      xaxis: axis({ title: "client, by cluster", type: "category", nticks: narrow() ? 10 : 30 }),
+      yaxis: axis({ title: "test accuracy, %" }),
+    }),
+  };
+}
+
+function shapeOf(view) {
+  const { map } = view.run;
+  const kinds = map.truth ? unique(map.truth).sort((a, b) => a - b) : [];
+  return (kind) => SYMBOLS[Math.max(0, kinds.indexOf(kind)) % SYMBOLS.length];
+}
+
+function readableLabels(map) { // numbers of clients, but for those too close to another to be read
+  const span = (values) => Math.max(...values) - Math.min(...values) || 1;
+  const [wide, high] = [span(map.x), span(map.y)];
+  const room = narrow() ? 0.09 : 0.04;
+  const near = (i, k) => Math.hypot((map.x[i] - map.x[k]) / wide, (map.y[i] - map.y[k]) / high) < room;
+  return map.client.map((client, i) => (map.client.some((_, k) => k !== i && near(i, k)) ? "" : String(client)));
+}
+
+function mapChart(view) {
+  const { map } = view.run;
+  const shape = shapeOf(view);
+  const rows = map.client.keys();
+  const about = map.client.map((client, i) => {
+    const truth = map.truth ? ` · true cluster ${map.truth[i]}` : "";
+    return `<b>client ${client}</b> · ${clusterName(map.found[i])}${truth}`;
+  });
+  const labelled = map.client.length <= 40;
+  return {
+    data: [{
+      x: map.x, y: map.y, type: "scatter", mode: labelled ? "markers+text" : "markers", customdata: about,
+      text: labelled ? readableLabels(map) : undefined, textposition: "top center",
+      textfont: { size: 11, color: colour("soft") }, cliponaxis: false,
+      hovertemplate: "%{customdata}<extra></extra>",
+      marker: {
+        size: map.client.length > 200 ? 8 : 13, symbol: [...rows].map((i) => shape(map.truth ? map.truth[i] : 0)[0]),
+        color: map.found.map(view.colourOf), opacity: map.found.map((label) => 0.9 * weight(view, label)),
+        line: { width: 1, color: colour("paper") },
+      },
+    }],
+    layout: layout({
+      xaxis: axis({ title: `first component (${number(100 * map.explained[0], 0)} % of the variance)` }),
+      yaxis: axis({ title: `second component (${number(100 * map.explained[1], 0)} %)` }),
+    }),
+  };
+}
+
+function placementChart(view) {
+  const { placements, clients } = view.run;
+  const columns = placements.distances[0].map((_, k) => k);
+  const names = placements.clients.map((client) => `client ${client}`);
+  const flat = placements.distances.flat().filter(there);
+  const low = Math.max(Math.min(...flat), 1e-12);
+  const log = Math.max(...flat) / low > 30;
+  const shade = (d) => (there(d) ? (log ? Math.log10(Math.max(d, low)) : d) : null);
+  const words = placements.distances.map((row, i) => row.map((distance, k) => {
+    const marks = [];
+    if (placements.chosen[i] === k) marks.push("chosen");
+    if (clients.found[placements.clients[i]] === k) marks.push("holds its training data");
+    const length = there(distance) ? Number(distance).toPrecision(3) : NONE;
+    return `distance ${length}${marks.length ? `<br>${marks.join(", ")}` : ""}`;
+  }));
+  const fit = names.length > 28 ? Math.max(0.45, 28 / names.length) : 1; // rows get lower than a full mark
+  const dots = (of, marker) => ({
+    x: of.map((k) => columns.indexOf(k)), y: names, type: "scatter", mode: "markers", marker, hoverinfo: "skip",
+  });
+  const own = placements.clients.map((client) => clients.found[client] ?? null);
+  return {
+    data: [
+      {
+        z: placements.distances.map((row) => row.map(shade)), x: columns, y: names, type: "heatmap", text: words,
+        colorscale: SCALE[isDark() ? "dark" : "light"], reversescale: true, xgap: 1, ygap: 1, showscale: false,
+        hovertemplate: "<b>%{y}</b> · cluster %{x}<br>%{text}<extra></extra>",
+      },
+      dots(own, { symbol: "circle-open", size: 15 * fit, color: "#e69f00", line: { width: 2.5, color: "#e69f00" } }),
+      dots(placements.chosen, { symbol: "circle", size: 7 * fit, color: "#d55e00", line: { width: 1, color: "#ffffff" } }),
+    ],
+    layout: layout({
+      xaxis: axis({
+        title: "cluster", tickmode: "array", tickvals: columns, ticktext: columns.map(String), showgrid: false, side: "top",
+        range: [-0.5, columns.length - 0.5],
+      }),
+      yaxis: axis({
+        range: [names.length - 0.5, -0.5], type: "category", showgrid: false, dtick: Math.ceil(names.length / 30),
+      }),
+      margin: { l: 70, r: 8, t: 68, b: 10 },
+    }),
+  };
+}
+
+function bytesChart(view) {
+  const { costs, curves } = view.run;
+  const x = curves.rounds;
+  const bars = (y, name, tint) => ({
+    x, y, type: "bar", name, marker: { color: tint }, customdata: y.map(bytes),
+    hovertemplate: `round %{x}: %{customdata} ${name}<extra></extra>`,
+  });
+  return {
+    data: [bars(costs.up_by_round, "up", FEW[0]), bars(costs.down_by_round, "down", FEW[5])],
+    layout: layout({
+      barmode: "group", showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      xaxis: axis({ title: "round", dtick: x.length <= 12 ? 1 : undefined }),
+      yaxis: axis({ title: "bytes, all clients", exponentformat: "SI" }), margin: { l: 60, r: 8, t: 30, b: 44 },
+    }),
+  };
+}
+
+function secondsChart(view) {
+  const { timings, curves } = view.run;
+  const tints = { training: FEW[2], descriptor: FEW[1], clustering: FEW[3] };
+  return {
+    data: Object.entries(timings.by_round).filter(([, y]) => y.some((value) => value > 0)).map(([phase, y]) => ({
+      x: curves.rounds, y, type: "bar", name: phase, marker: { color: tints[phase] },
+      hovertemplate: `round %{x}: %{y:.3~g} s ${phase}<extra></extra>`,
+    })),
+    layout: layout({
+      barmode: "stack", showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      xaxis: axis({ title: "round", dtick: curves.rounds.length <= 12 ? 1 : undefined }),
+      yaxis: axis({ title: "seconds" }), margin: { l: 60, r: 8, t: 30, b: 44 },
+    }),
+  };
+}

@@ -1,0 +1,90 @@
+// The tables of one run: who sits where, why clusters differ, and how the run was made.
+
+function membersPart(view) {
+  const { run } = view;
+  const byTruth = run.grouped_by === "truth";
+  const mix = (row) => row.truth.map(([kind, count]) => `${kind} × ${count}`).join(", ");
+  const columns = [
+    { key: "cluster", title: byTruth ? "True cluster" : "Cluster", head: true, class: "nowrap", cell: (row) => [
+      el("span", { class: "dot", style: { background: view.colourOf(row.cluster) } }),
+      ` ${row.cluster < 0 ? "none" : row.cluster}`] },
+    { key: "size", title: "Size", num: true },
+    { key: "members", title: "Clients", class: "words", value: (row) => row.members[0], text: (row) =>
+      row.members.join(", ") + (row.size > row.members.length ? ` and ${row.size - row.members.length} more` : "") },
+    !byTruth && run.clients.truth && { key: "truth", title: "True clusters", hint: "true cluster × clients of it",
+      value: (row) => row.truth.length, cell: (row) => el("span", { class: row.truth.length > 1 ? "no" : "" }, mix(row)) },
+    { key: "known", title: "Known, %", num: true, text: (row) => number(row.known), hint: SCORE_WORDS.known },
+    run.clients.test &&
+      { key: "test", title: "Test, %", num: true, text: (row) => number(row.test), hint: SCORE_WORDS.test },
+  ].filter(Boolean);
+  const left = run.clusters.count - run.clusters.rows.length;
+  const what = (byTruth ? "The method makes no clusters; rows are the true ones. " : "") +
+    "Accuracies are means over a cluster's clients." +
+    (left > 0 ? ` The first ${run.clusters.rows.length} of ${run.clusters.count} clusters.` : "");
+  const members = table(columns, run.clusters.rows, { label: "Clusters and their clients" });
+  return section("Who sits where", what, members, clientTable(run));
+}
+
+function clientTable(run) {
+  const { clients, placements } = run;
+  const chosen = new Map((placements ? placements.clients : []).map((client, i) => [client, placements.chosen[i]]));
+  const rows = clients.found.map((found, client) => ({
+    client, found, truth: clients.truth && clients.truth[client], known: clients.known && clients.known[client],
+    test: clients.test && clients.test[client], placed: chosen.get(client),
+  }));
+  const columns = [
+    { key: "client", title: "Client", num: true }, { key: "found", title: "Cluster", num: true },
+    clients.truth && { key: "truth", title: "True cluster", num: true },
+    clients.known && { key: "known", title: "Known, %", num: true, text: (row) => number(row.known) },
+    clients.test && { key: "test", title: "Test, %", num: true, text: (row) => number(row.test) },
+    placements && { key: "placed", title: "Placed at test time", num: true },
+  ].filter(Boolean);
+  const shown = clients.shown < clients.count ? `the first ${clients.shown} of ${clients.count}` : `all ${clients.count}`;
+  return el("details", {}, el("summary", {}, `Client by client (${shown})`), table(columns, rows, { label: "Clients" }));
+}
+
+function whyPart(run) {
+  const { why } = run;
+  if (!why || !why.pairs.length) return [];
+  const clusters = (row) => row.clusters.join(" and ");
+  const words = (row) => row.words.replace(/^clusters \d+ and \d+(?: differ in [^:]*)?: /, "");
+  const columns = [
+    { key: "clusters", title: "Clusters", head: true, class: "nowrap", value: clusters, text: clusters },
+    { key: "shift", title: "Shift", class: "nowrap" },
+    { key: "words", title: "In words", class: "words", text: words },
+  ];
+  const counts = new Map();
+  for (const pair of why.pairs) counts.set(pair.shift, (counts.get(pair.shift) || 0) + 1);
+  const kind = (shift) => (shift === "none" ? "no single test tells apart" : shift);
+  const said = [...counts].map(([shift, count]) => `${kind(shift)} ${count}×`).join(", ");
+  const left = why.count > why.pairs.length ? ` The first ${why.pairs.length} of ${why.count} pairs are listed.` : "";
+  return section("Why clusters differ", `Told from the descriptors alone: ${said}.${left}`,
+    table(columns, why.pairs, { label: "Why clusters differ" }));
+}
+
+function copyButton(text) {
+  const button = el("button", { type: "button", onclick: async () => {
+    try {
+      await navigator.clipboard.writeText(text);
+      button.textContent = "Copied";
+    } catch {
+      button.textContent = "Select and copy";
+    }
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  } }, "Copy");
+  return button;
+}
+
+function settingsPart(run) {
+  const list = (values) => el("dl", { class: "settings" }, Object.entries(values)
+    .filter(([, value]) => there(value))
+    .map(([key, value]) => el("div", {}, el("dt", {}, key.replace(/_/g, " ")), el("dd", {}, String(value)))));
+  const dated = run.timings.events.map((event) => [event.time, event.event]);
+  const events = [...dated, ...run.round_events.map((words) => [null, words])];
+  return section("How to repeat it", "The command that makes this run again.",
+    el("div", { class: "command" }, el("pre", { tabindex: "0" }, run.command), copyButton(run.command)),
+    el("details", {}, el("summary", {}, "All settings"), list(run.config)),
+    Object.keys(run.ran_on).length > 0 && el("details", {}, el("summary", {}, "What it ran on"), list(run.ran_on)),
+    events.length > 0 && el("details", {}, el("summary", {}, "What happened"), el("ul", { class: "events" },
+      events.map(([time, words]) => el("li", {}, time && el("time", {}, time.replace("T", " ").slice(0, 19)), words)))));
+}
