@@ -1,5 +1,7 @@
 """How clients are run: one interface, several runners."""
 
+from collections.abc import Callable
+
 import torch
 
 from fedflux.data import Federation
@@ -7,10 +9,11 @@ from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Trai
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.stack import Stack
+from fedflux.engine.stacked import StackedEngine, stacked_engine
 from fedflux.errors import FedfluxError, unknown
 from fedflux.models import build_model
 
-ENGINES = {"loop": LoopEngine}
+ENGINES: dict[str, Callable[..., LoopEngine]] = {"loop": LoopEngine, "stacked": stacked_engine}
 PRECISIONS = ("fp32", "fp32-strict", "bf16")
 
 __all__ = [
@@ -21,6 +24,7 @@ __all__ = [
     "LoopEngine",
     "Predictor",
     "Stack",
+    "StackedEngine",
     "Statistic",
     "Training",
     "make_engine",

@@ -14,9 +14,9 @@ from torch.nn.functional import cross_entropy
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.predictor import Predictor
-from fedflux.engine.rules import Batch, Extras, LossRule, Rule, Sgd
+from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
+from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.streams import stream
 
 T = TypeVar("T")
 EVALUATION_BATCH = 512
@@ -39,7 +39,8 @@ class LoopEngine:
         self._pixels = pixels
         self._model = model.to(device)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
-        self._has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
+        self._has_batch_norm = has_batch_norm(model)
+        self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(model)
 
     def initial(self) -> Stack:
@@ -62,13 +63,11 @@ class LoopEngine:
         self._model.train()
         for position, job in enumerate(jobs):
             data = cohort.data(job.client, "train")
-            params = tuple(self._trainable(start.row(model)) for model in job.models)
+            params = tuple(_own(start.row(model)) for model in job.models)
             params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
-            rows += [{name: tensor.detach() for name, tensor in one.items()} for one in params]
+            rows += params
         trained = Stack.join(rows)
-        for row in np.flatnonzero(~trained.finite())[:1]:
-            client = [job.client for job in jobs for _ in job.models][row]
-            raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
+        check_finite(trained, jobs, key)
         return trained
 
     def _train_one(
@@ -81,17 +80,16 @@ class LoopEngine:
         rule: Rule,
         extras: Extras,
     ) -> tuple[Parameters, ...]:
-        order = stream(key.seed, "batches", key.round, client)
         x, y = data.x.to(self.device), data.y.to(self.device)
         index = 0
-        for _ in range(training.epochs):
-            memory = rule.start(params)
-            shuffled = torch.from_numpy(order.permutation(len(data))).to(self.device)
+        for order in epoch_orders(key, client, len(data), training.epochs):
+            memory = rule.start(self, params)
+            shuffled = torch.from_numpy(order).to(self.device)
             for positions in torch.split(shuffled, training.batch_size):
                 if self._has_batch_norm and len(positions) == 1:
                     continue  # a batch of one has no variance
                 batch = Batch(self._images(x[positions]), y[positions], positions)
-                params, memory = rule.step(self._apply, params, memory, batch, extras, index)
+                params, memory = rule.step(self, params, memory, batch, extras, torch.tensor(index))
                 index += 1
         return params
 
@@ -116,7 +114,7 @@ class LoopEngine:
             data = cohort.data(client, split)
             y = data.y.to(self.device)
             per_model = [
-                cross_entropy(self._outputs(stack.row(m), data, self._apply), y, reduction="none")
+                cross_entropy(self._outputs(stack.row(m), data, self.apply), y, reduction="none")
                 for m in range(len(stack))
             ]
             result.append(torch.stack(per_model).cpu().numpy())
@@ -144,7 +142,7 @@ class LoopEngine:
         used = np.flatnonzero(weights)
         mixed: Tensor | None = None
         for model in used:
-            outputs = self._outputs(predictor.stack.row(int(model)), data, self._apply).softmax(dim=1)
+            outputs = self._outputs(predictor.stack.row(int(model)), data, self.apply).softmax(dim=1)
             mixed = outputs * float(weights[model]) if mixed is None else mixed + outputs * float(weights[model])
         if mixed is None:
             raise ValueError(f"client {client} of the predictor has no model")
@@ -160,19 +158,38 @@ class LoopEngine:
             yield begin, self._images(data.x[begin : begin + EVALUATION_BATCH].to(self.device))
 
     def _images(self, x: Tensor) -> Tensor:
-        """Standardised pixels."""
+        """Standardised pixels, in the precision of the parameters."""
         mean, deviation = self._pixels
-        return ((x.float() / 255 if x.dtype == torch.uint8 else x) - mean) / deviation
+        raw = x.dtype == torch.uint8
+        x = x.to(self._dtype)
+        return ((x / 255 if raw else x) - mean) / deviation
 
-    def _apply(self, params: Parameters, x: Tensor) -> Tensor:
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters and buffers."""
         with self._autocast():
             logits: Tensor = functional_call(self._model, params, (x,))
-        return logits.float()
+        return logits.to(self._dtype)
+
+    def trained(self, params: Parameters) -> Parameters:
+        """The tensors that training changes."""
+        return {name: tensor for name, tensor in params.items() if name in self._trained}
+
+    def gradient(self, loss: Loss, at: Parameters) -> Parameters:
+        """d loss / d at, by ordinary backpropagation."""
+        leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
+        with torch.enable_grad():
+            found = torch.autograd.grad(loss(leaves), list(leaves.values()))
+        return dict(zip(leaves, found, strict=True))
+
+    def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
+        """left + factor · right, all tensors in one call."""
+        sums = torch._foreach_add(list(left.values()), [right[name] for name in left], alpha=factor)
+        return dict(zip(left, sums, strict=True))
 
     def _encode(self, params: Parameters, x: Tensor) -> Tensor:
         with self._autocast():
             latents: Tensor = functional_call(_Encoder(self._model), _prefixed(params), (x,))
-        return latents.float()
+        return latents.to(self._dtype)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bf16":
@@ -182,12 +199,17 @@ class LoopEngine:
     def _evaluating(self) -> "_EvaluationMode":
         return _EvaluationMode(self._model)
 
-    def _trainable(self, params: Parameters) -> Parameters:
-        """Own copies, so that neither steps nor BatchNorm's running statistics touch the start stack."""
-        return {
-            name: tensor.clone().requires_grad_(name in self._trained and tensor.is_floating_point())
-            for name, tensor in params.items()
-        }
+
+def has_batch_norm(model: nn.Module) -> bool:
+    """Whether a model takes statistics of its batch."""
+    return any(isinstance(module, nn.modules.batchnorm._BatchNorm) for module in model.modules())
+
+
+def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
+    """Name the first client whose training left the finite numbers."""
+    for row in np.flatnonzero(~trained.finite())[:1]:
+        client = [job.client for job in jobs for _ in job.models][row]
+        raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
 
 
 class _Encoder(nn.Module):
@@ -214,6 +236,11 @@ class _EvaluationMode:
 
     def __exit__(self, *_: object) -> None:
         self._model.train(self._was_training)
+
+
+def _own(params: Parameters) -> Parameters:
+    """Copies, so that BatchNorm's running statistics do not touch the start stack."""
+    return {name: tensor.clone() for name, tensor in params.items()}
 
 
 def _prefixed(params: Parameters) -> Parameters:

@@ -1,4 +1,8 @@
-"""One local step as a pure function: a rule maps parameters, optimiser memory and a batch to the next ones."""
+"""One local step as a pure function: a rule maps parameters, optimiser memory and a batch to the next ones.
+
+A rule is written for one client. Engines that stack clients map it over a leading axis, so a rule uses tensor
+operations only: no branching on values, no `.item()`, no change in place.
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -10,10 +14,10 @@ from torch.nn.functional import cross_entropy
 
 from fedflux.engine.stack import Parameters
 
-Apply = Callable[[Parameters, Tensor], Tensor]
-"""(parameters and buffers, images) → logits."""
 Extras = Mapping[str, Tensor]
 """What a method sends to one client beside the model: anchors, sample weights, mixing coefficients."""
+Loss = Callable[[Parameters], Tensor]
+"""(trained tensors) → a scalar."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,18 +27,48 @@ class Batch:
     x: Tensor
     y: Tensor
     positions: Tensor
+    real: Tensor | None = None
+    """False where an example only fills up a stacked batch; None where all are real."""
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean over the batch's real examples; a rule never averages over a batch in another way."""
+        if self.real is None:
+            return values.mean()
+        return torch.where(self.real, values, 0).sum() / self.real.sum().clamp(min=1)
+
+
+class Operations(Protocol):
+    """What an engine lends to a rule."""
+
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters and buffers."""
+
+    def trained(self, params: Parameters) -> Parameters:
+        """The tensors that training changes, without buffers and frozen parameters."""
+
+    def gradient(self, loss: Loss, at: Parameters) -> Parameters:
+        """d loss / d at, name by name."""
+
+    def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
+        """left + factor · right, name by name."""
 
 
 class Rule(Protocol):
     """Local training, one batch at a time, on one or more parameter sets at once."""
 
-    def start(self, params: tuple[Parameters, ...]) -> Any:
-        """The memory at the start of an epoch."""
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Any:
+        """The memory at the start of an epoch: tensors in dicts, lists or tuples."""
 
     def step(
-        self, apply: Apply, params: tuple[Parameters, ...], memory: Any, batch: Batch, extras: Extras, index: int
+        self,
+        operations: Operations,
+        params: tuple[Parameters, ...],
+        memory: Any,
+        batch: Batch,
+        extras: Extras,
+        index: Tensor,
     ) -> tuple[tuple[Parameters, ...], Any]:
-        """The parameters and memory after one batch."""
+        """The parameters and memory after one batch; `index` counts the steps of this call."""
 
 
 @dataclass(frozen=True)
@@ -44,16 +78,16 @@ class Sgd:
     lr: float
     momentum: float
 
-    def start(self, trained: list[Tensor]) -> list[Tensor]:
+    def start(self, trained: Parameters) -> Parameters:
         """No velocity yet."""
-        return [torch.zeros_like(tensor) for tensor in trained]
+        return {name: torch.zeros_like(tensor) for name, tensor in trained.items()}
 
     def update(
-        self, trained: list[Tensor], gradients: list[Tensor], velocity: list[Tensor]
-    ) -> tuple[list[Tensor], list[Tensor]]:
+        self, operations: Operations, trained: Parameters, gradients: Parameters, velocity: Parameters
+    ) -> tuple[Parameters, Parameters]:
         """One step."""
-        velocity = list(torch._foreach_add(torch._foreach_mul(velocity, self.momentum), gradients))
-        return list(torch._foreach_add(trained, velocity, alpha=-self.lr)), velocity
+        velocity = operations.add(gradients, velocity, self.momentum)
+        return operations.add(trained, velocity, -self.lr), velocity
 
 
 @dataclass(frozen=True)
@@ -62,25 +96,25 @@ class LossRule:
 
     optimiser: Sgd
 
-    def start(self, params: tuple[Parameters, ...]) -> list[Tensor]:
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
         """Zero velocity for every trained tensor."""
-        return self.optimiser.start([tensor for tensor in params[0].values() if tensor.requires_grad])
+        return self.optimiser.start(operations.trained(params[0]))
 
     def step(
         self,
-        apply: Apply,
+        operations: Operations,
         params: tuple[Parameters, ...],
-        memory: list[Tensor],
+        memory: Parameters,
         batch: Batch,
         extras: Extras,
-        index: int,
-    ) -> tuple[tuple[Parameters, ...], list[Tensor]]:
+        index: Tensor,
+    ) -> tuple[tuple[Parameters, ...], Parameters]:
         """One gradient step."""
         (model,) = params
-        names = [name for name, tensor in model.items() if tensor.requires_grad]
-        trained = [model[name] for name in names]
-        loss = cross_entropy(apply(model, batch.x), batch.y)
-        gradients = list(torch.autograd.grad(loss, trained))
-        with torch.no_grad():
-            moved, memory = self.optimiser.update(trained, gradients, memory)
-        return ({**model, **{n: t.requires_grad_() for n, t in zip(names, moved, strict=True)}},), memory
+        trained = operations.trained(model)
+
+        def loss(at: Parameters) -> Tensor:
+            return batch.mean(cross_entropy(operations.apply({**model, **at}, batch.x), batch.y, reduction="none"))
+
+        moved, memory = self.optimiser.update(operations, trained, operations.gradient(loss, trained), memory)
+        return ({**model, **moved},), memory

@@ -1,0 +1,102 @@
+"""Client by client, each step a replayed CUDA graph: for models that are too big to stack, or may not be.
+
+BatchNorm takes statistics of a client's own batch, which may not be filled up with other examples. Such models are
+trained one client after another; what is saved is the host's work between the kernels.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedflux.data import Cohort
+from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.inference import BatchedEngine
+from fedflux.engine.loop import check_finite
+from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
+from fedflux.engine.schedule import epoch_orders
+from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.stepper import Resident, Sets, Stepper, single_advance
+
+
+class ReplayEngine(BatchedEngine):
+    """All clients' data lies on the device; one stepper serves them in turn."""
+
+    name = "stacked"
+    _made: tuple[tuple[object, ...], Stepper] | None = None
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of every job in order."""
+        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        self._model.train()
+        clients = sorted({job.client for job in jobs})
+        sizes = {client: cohort.federation.size(client, "train") for client in clients}
+        begins = dict(zip(clients, np.cumsum([0, *sizes.values()]), strict=False))
+        steps = max(-(-size // training.batch_size) for size in sizes.values())
+        rows: list[Parameters] = []
+        for position, job in enumerate(jobs):
+            sets: Sets = tuple(self._in_place(start.row(model)) for model in job.models)
+            told = dict(extras[position]) if extras else {}
+            stepper = self._stepper(rule, cohort, tuple(clients), (steps, 1, training.batch_size), sets, told)
+            stepper.data.offsets.fill_(int(begins[job.client]))
+            stepper.load(sets, told)
+            self._epochs(stepper, sizes[job.client], job.client, training, key)
+            rows += [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
+        trained = Stack.join(rows)
+        check_finite(trained, jobs, key)
+        return trained
+
+    def _epochs(self, stepper: Stepper, size: int, client: int, training: Training, key: Key) -> None:
+        """Full batches, then the last one in its own size; BatchNorm leaves out one of a single example."""
+        full, rest = divmod(size, training.batch_size)
+        for order in epoch_orders(key, client, size, training.epochs):
+            filled = np.zeros((full + (rest > 0)) * training.batch_size, dtype=np.int64)
+            filled[:size] = order
+            stepper.begin(torch.from_numpy(filled.reshape(-1, 1, training.batch_size)).to(self.device))
+            for _ in range(full):
+                stepper.step(True)
+            if rest > (1 if self._has_batch_norm else 0):
+                stepper.step(True, rest)
+
+    def _stepper(
+        self,
+        rule: Rule,
+        cohort: Cohort,
+        clients: tuple[int, ...],
+        shape: tuple[int, int, int],
+        sets: Sets,
+        extras: Extras,
+    ) -> Stepper:
+        shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
+        kind = (rule, id(cohort.federation), clients, shape, len(sets), shapes)
+        if self._made is None or self._made[0] != kind:
+            x, y, _ = self.resident(cohort, clients, "train")
+            data = Resident(x, y, torch.zeros(1, dtype=torch.int64, device=self.device))
+            own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
+            kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}
+            advance = single_advance(rule, self, self._pictures)
+            self._made = kind, Stepper(advance, lambda sets: rule.start(self, sets), own, kept, data, shape)
+        return self._made[1]
+
+    def _pictures(self, x: Tensor) -> Tensor:
+        """Standardised pixels, laid out as convolutions on a GPU like them."""
+        images = self._images(x)
+        return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
+
+    def _in_place(self, params: Parameters) -> Parameters:
+        """Copies, kernels in the same layout as the images."""
+        on_gpu = torch.device(self.device).type == "cuda"
+        return {
+            name: tensor.clone(memory_format=torch.channels_last) if on_gpu and tensor.ndim == 4 else tensor.clone()
+            for name, tensor in params.items()
+        }

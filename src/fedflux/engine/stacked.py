@@ -1,0 +1,232 @@
+"""All clients of a cohort as one batched model: for GPUs, and for models so small that a loop is all overhead."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import vmap
+
+from fedflux.data import Cohort
+from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.inference import BatchedEngine
+from fedflux.engine.loop import check_finite, has_batch_norm
+from fedflux.engine.replay import ReplayEngine
+from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
+from fedflux.engine.schedule import schedules
+from fedflux.engine.stack import Stack
+from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance
+
+SHARE = 0.4
+"""The part of the free GPU memory that a chunk of clients may take."""
+ON_CPU = 64
+"""Clients stacked at once on a CPU: more gain nothing there."""
+KEPT = 4
+"""Steppers, and so CUDA graphs, kept for the rounds to come."""
+DATA_BYTES = 16 * 2**30
+"""Training data kept on the device for the rounds to come."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a stepper can be used again for."""
+
+    rule: Rule
+    clients: tuple[int, ...]
+    shape: tuple[int, int, int]
+    sets: int
+    extras: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class StackedEngine(BatchedEngine):
+    """Trains all clients in one step mapped over them, chunk by chunk where memory is short."""
+
+    name = "stacked"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, device, precision, pixels)
+        self._compiled = compiled
+        self._steppers: dict[_Kind, Stepper] = {}
+        self._advances: dict[Rule, Advance] = {}
+        self._data: dict[tuple[int, tuple[int, ...]], Resident] = {}
+        self._per_client: float | None = None
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of all jobs side by side."""
+        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
+        self._model.train()
+        size = self._chunk_size(start, cohort, jobs, training, rule, told)
+        # clients of like size together, so that few steps run half empty
+        order = np.argsort([cohort.federation.size(job.client, "train") for job in jobs], kind="stable")
+        order = order if size < len(jobs) else np.arange(len(jobs))
+        parts = [
+            self._chunk(start, cohort, [jobs[k] for k in some], training, key, rule, [told[k] for k in some])
+            for some in (order[begin : begin + size] for begin in range(0, len(jobs), size))
+        ]
+        back = torch.as_tensor(np.argsort(order), device=self.device)
+        trained = Stack(
+            {name: torch.cat([part.tensors[name] for part in parts])[back].flatten(0, 1) for name in parts[0].tensors}
+        )
+        check_finite(trained, jobs, key)
+        return trained
+
+    def _chunk(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: list[Job],
+        training: Training,
+        key: Key,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> Stack:
+        """Some jobs side by side; the result has axes (jobs, parameter sets, …)."""
+        clients = tuple(job.client for job in jobs)
+        sizes = [cohort.federation.size(client, "train") for client in clients]
+        sets: Sets = tuple(
+            dict(start.take([job.models[s] for job in jobs]).tensors) for s in range(len(jobs[0].models))
+        )
+        together = _together(extras, self.device)
+        steps = max(-(-size // training.batch_size) for size in sizes)
+        stepper = self._stepper(rule, cohort, clients, (steps, len(jobs), training.batch_size), sets, together)
+        stepper.load(sets, together)
+        for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
+            stepper.begin(epoch.positions, epoch.real)
+            for whole in epoch.whole.tolist():
+                stepper.step(whole)
+        return Stack({name: torch.stack([one[name] for one in stepper.params], dim=1) for name in stepper.params[0]})
+
+    def _stepper(
+        self,
+        rule: Rule,
+        cohort: Cohort,
+        clients: tuple[int, ...],
+        shape: tuple[int, int, int],
+        sets: Sets,
+        extras: Extras,
+    ) -> Stepper:
+        """One that was made before for clients of this shape and this data, or a new one."""
+        data = self._training_data(cohort, clients)
+        shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
+        kind = _Kind(rule, clients, shape, len(sets), shapes)
+        found = self._steppers.get(kind)
+        if found is not None and found.data is data:
+            return found
+        while len(self._steppers) >= KEPT:
+            self._steppers.pop(next(iter(self._steppers)))
+        own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
+        kept = {name: tensor.clone() for name, tensor in extras.items()}
+        self._steppers[kind] = Stepper(self._advance(rule), self._fresh(rule), own, kept, data, shape)
+        return self._steppers[kind]
+
+    def _advance(self, rule: Rule) -> Advance:
+        if rule not in self._advances:
+            advance = mapped_advance(rule, self, self._images)
+            self._advances[rule] = torch.compile(advance, dynamic=False) if self._compiled else advance
+        return self._advances[rule]
+
+    def _fresh(self, rule: Rule) -> Any:
+        return vmap(lambda sets: rule.start(Mapped(self), sets))
+
+    def _training_data(self, cohort: Cohort, clients: tuple[int, ...]) -> Resident:
+        """The clients' training parts on the device; what was used last stays there."""
+        key = (id(cohort.federation), clients)
+        if key not in self._data:
+            x, y, bounds = self.resident(cohort, clients, "train")
+            while self._data and sum(one.x.nbytes for one in self._data.values()) + x.nbytes > DATA_BYTES:
+                self._data.pop(next(iter(self._data)))
+            self._data[key] = Resident(x, y, torch.as_tensor(bounds[:-1], device=self.device))
+        return self._data[key]
+
+    def _chunk_size(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> int:
+        """How many clients fit; on a GPU measured on one step of two of them."""
+        if torch.device(self.device).type != "cuda":
+            return min(len(jobs), ON_CPU)
+        if len(jobs) <= 2:
+            return len(jobs)
+        if self._per_client is None:
+            self._per_client = self._measure(start, cohort, jobs, training, rule, extras)
+        free = torch.cuda.mem_get_info(self.device)[0]
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(min(len(jobs), max(1.0, SHARE * free // self._per_client)))
+
+    def _measure(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> float:
+        """Bytes that a client takes during a step."""
+        pair = jobs[:2]
+        clients = tuple(job.client for job in pair)
+        sets: Sets = tuple(
+            dict(start.take([job.models[s] for job in pair]).tensors) for s in range(len(pair[0].models))
+        )
+        data = self._training_data(cohort, clients)
+        where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        memory = self._fresh(rule)(sets)
+        index = torch.zeros((), dtype=torch.int64, device=self.device)
+        advance = mapped_advance(rule, self, self._images)
+        advance(sets, memory, _together(extras[:2], self.device), data, where, None, index)
+        torch.cuda.synchronize(self.device)
+        return max((torch.cuda.max_memory_allocated(self.device) - before) / 2, 1.0)
+
+
+def _together(extras: Sequence[Extras], device: str) -> dict[str, Tensor]:
+    """The clients' extras side by side; shorter ones, such as sample weights, are filled up with zeros."""
+    together = {}
+    for name in extras[0]:
+        tensors = [one[name] for one in extras]
+        longest = max((len(t) for t in tensors if t.ndim), default=0)
+        filled = [
+            torch.cat([t, t.new_zeros(longest - len(t), *t.shape[1:])]) if t.ndim and len(t) < longest else t
+            for t in tensors
+        ]
+        together[name] = torch.stack(filled).to(device)
+    return together
+
+
+def stacked_engine(
+    model: nn.Module,
+    device: str = "cpu",
+    precision: str = "fp32",
+    pixels: tuple[float, float] = (0.5, 0.5),
+    compiled: bool = False,
+) -> BatchedEngine:
+    """The engine that stacks clients, or replays them one by one where the model may not be stacked."""
+    if has_batch_norm(model):
+        return ReplayEngine(model, device, precision, pixels)
+    return StackedEngine(model, device, precision, pixels, compiled)

@@ -1,0 +1,200 @@
+"""Steps that stay on the device: everything a step needs lies in tensors that keep their place (parameters, memory, the
+epoch's positions, the data), and a counter there says which step it is, so the host only asks for the next one. On a
+GPU a step is recorded once as a CUDA graph and replayed.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+from torch.func import grad, vmap
+from torch.utils._pytree import tree_map
+
+from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
+from fedflux.engine.stack import Parameters
+
+REHEARSALS = 3
+Sets = tuple[Parameters, ...]
+"""One or more parameter sets."""
+
+
+@dataclass(frozen=True, eq=False)
+class Resident:
+    """The training parts of K clients on the device, one after another."""
+
+    x: Tensor
+    y: Tensor
+    offsets: Tensor
+    """(K,): where each client begins."""
+
+
+class Advance(Protocol):
+    """A pure step of K clients: what comes after (parameters, memory); `real` is None where all batches are full."""
+
+    def __call__(
+        self,
+        params: Sets,
+        memory: Any,
+        extras: Extras,
+        data: Resident,
+        where: Tensor,
+        real: Tensor | None,
+        index: Tensor,
+    ) -> tuple[Sets, Any]:
+        """`where`: (K, B) positions in each client's training part."""
+
+
+@dataclass(frozen=True)
+class Mapped:
+    """Operations inside a map over clients: gradients by transformation, not by a tape."""
+
+    inner: Operations
+
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters."""
+        return self.inner.apply(params, x)
+
+    def trained(self, params: Parameters) -> Parameters:
+        """The tensors that training changes."""
+        return self.inner.trained(params)
+
+    def gradient(self, loss: Loss, at: Parameters) -> Parameters:
+        """d loss / d at."""
+        found: Parameters = grad(loss)(at)
+        return found
+
+    def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
+        """left + factor · right."""
+        return {name: torch.add(tensor, right[name], alpha=factor) for name, tensor in left.items()}
+
+
+def mapped_advance(rule: Rule, operations: Operations, images: Callable[[Tensor], Tensor]) -> Advance:
+    """The rule mapped over clients; those without an example in a step keep their parameters and memory."""
+    inside = Mapped(operations)
+
+    def one(
+        params: Sets,
+        memory: Any,
+        x: Tensor,
+        y: Tensor,
+        where: Tensor,
+        extras: Extras,
+        index: Tensor,
+        real: Tensor | None,
+    ) -> tuple[Sets, Any]:
+        moved, after = rule.step(inside, params, memory, Batch(x, y, where, real), extras, index)
+        if real is None:
+            return moved, after
+        active = real.any()
+        chosen: tuple[Sets, Any] = tree_map(
+            lambda new, old: torch.where(active, new, old), (moved, after), (params, memory)
+        )
+        return chosen
+
+    def advance(
+        params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
+    ) -> tuple[Sets, Any]:
+        rows = (where + data.offsets[:, None]).reshape(-1)
+        x = images(data.x.index_select(0, rows))
+        x = x.reshape(*where.shape, *x.shape[1:])
+        y = data.y.index_select(0, rows).reshape(where.shape)
+        dims = (0, 0, 0, 0, 0, 0, None, None if real is None else 0)
+        after: tuple[Sets, Any] = vmap(one, in_dims=dims)(params, memory, x, y, where, extras, index, real)
+        return after
+
+    return advance
+
+
+def single_advance(rule: Rule, operations: Operations, images: Callable[[Tensor], Tensor]) -> Advance:
+    """One client alone, by ordinary backpropagation; K is 1 and there is nothing to fill up."""
+
+    def advance(
+        params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
+    ) -> tuple[Sets, Any]:
+        rows = where[0] + data.offsets[0]
+        batch = Batch(images(data.x.index_select(0, rows)), data.y.index_select(0, rows), where[0])
+        return rule.step(operations, params, memory, batch, extras, index)
+
+    return advance
+
+
+class Stepper:
+    """Parameters, memory and an epoch's batches in place, and the step that advances them."""
+
+    def __init__(
+        self,
+        advance: Advance,
+        fresh: Callable[[Sets], Any],
+        params: Sets,
+        extras: Extras,
+        data: Resident,
+        shape: tuple[int, int, int],
+    ) -> None:
+        self._advance, self._fresh = advance, fresh
+        self.params, self.extras, self.data = params, dict(extras), data
+        device = data.x.device
+        self.positions = torch.zeros(shape, dtype=torch.int64, device=device)
+        self.real = torch.ones(shape, dtype=torch.bool, device=device)
+        self.counter = torch.zeros(1, dtype=torch.int64, device=device)
+        self.index = torch.zeros((), dtype=torch.int64, device=device)
+        self.memory = fresh(params)
+        self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
+        self._pool: Any = None
+
+    def load(self, params: Sets, extras: Extras) -> None:
+        """Begin a round from these parameters."""
+        copy_into(self.params, params)
+        copy_into(self.extras, dict(extras))
+        self.index.zero_()
+
+    def begin(self, positions: Tensor, real: Tensor | None = None) -> None:
+        """Begin an epoch: its batches, and memory as at the start."""
+        self.positions[: len(positions)].copy_(positions)
+        if real is not None:
+            self.real[: len(real)].copy_(real)
+        self.counter.zero_()
+        copy_into(self.memory, self._fresh(self.params))
+
+    def step(self, whole: bool, size: int | None = None) -> None:
+        """One step; `whole`: no batch needs a mask; `size`: only so many of the batch's examples."""
+        size = self.positions.shape[2] if size is None else size
+        if self.data.x.device.type != "cuda":
+            self._run(whole, size)
+            return
+        if (whole, size) not in self._graphs:
+            self._graphs[whole, size] = self._capture(whole, size)
+        self._graphs[whole, size].replay()
+
+    def _run(self, whole: bool, size: int) -> None:
+        where = self.positions.index_select(0, self.counter)[0][:, :size]
+        real = None if whole else self.real.index_select(0, self.counter)[0]
+        after = self._advance(self.params, self.memory, self.extras, self.data, where, real, self.index)
+        copy_into((self.params, self.memory), after)
+        self.counter += 1
+        self.index += 1
+
+    def _capture(self, whole: bool, size: int) -> torch.cuda.CUDAGraph:
+        """Record one step; the rehearsals before it change the state, which is put back."""
+        state = (self.params, self.memory, self.counter, self.index)
+        kept = tree_map(torch.clone, state)
+        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(REHEARSALS):
+                copy_into(state, kept)
+                self._run(whole, size)
+        torch.cuda.current_stream().wait_stream(side)
+        copy_into(state, kept)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=self._pool):
+            self._run(whole, size)
+        self._pool = graph.pool()
+        copy_into(state, kept)
+        return graph
+
+
+def copy_into(place: Any, source: Any) -> None:
+    """Copy tensors into those at the same place of another structure."""
+    tree_map(lambda old, new: old if old is new else old.copy_(new), place, source)
