@@ -1,15 +1,16 @@
 """Evaluation, predictions, losses and latents in large batches: clients that share a model are run together."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.data import Cohort, Features, Federation, Labelled, Split
 from fedflux.engine.base import Statistic
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.predictor import Predictor
@@ -18,81 +19,122 @@ from fedflux.engine.stack import Parameters, Stack
 T = TypeVar("T")
 BATCH = 8192
 """Examples run at once."""
+DATA_BYTES = 24 * 2**30
+"""Examples kept on the device for the rounds to come, at most."""
 LATENT_BYTES = 4 * 2**30
 """Latents kept for the next statistic at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class OnDevice:
+    """Clients' examples on the device, one client after another."""
+
+    x: Tensor
+    y: Tensor
+    """Labels; empty where clients have none."""
+    bounds: NDArray[np.int64]
+    """Where each client begins, and the end."""
+    held: tuple[Features, ...]
+    """What was copied."""
+
+    @staticmethod
+    def of(clients: Sequence[Features], device: str) -> "OnDevice":
+        """Copy them there."""
+        labels = [one.y for one in clients if isinstance(one, Labelled)]
+        return OnDevice(
+            torch.cat([one.x for one in clients]).to(device),
+            (torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)).to(device),
+            np.cumsum([0, *(len(one) for one in clients)]),
+            tuple(clients),
+        )
 
 
 class BatchedEngine(LoopEngine):
     """The reference engine with everything but training done across clients at once."""
 
-    _kept: tuple[Stack, tuple[Features, ...], Tensor] | None = None
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+    ) -> None:
+        super().__init__(model, device, precision, pixels)
+        self._resident: dict[tuple[Federation, tuple[int, ...], str], OnDevice] = {}
+        self._latest: tuple[Stack, OnDevice, Tensor] | None = None
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split."""
         scores = np.full(len(cohort), np.nan)
         holders = [k for k, client in enumerate(cohort) if cohort.federation.size(client, split)]
         if holders:
-            x, y, bounds = self.resident(cohort, [cohort.ids[k] for k in holders], split)
-            right = self._mixed(predictor, holders, x, bounds).argmax(dim=1) == y
+            data = self.resident(cohort, [cohort.ids[k] for k in holders], split)
+            right = self._mixed(predictor, holders, data).argmax(dim=1) == data.y
             sums = np.concatenate([[0], right.cumsum(0).cpu().numpy()])
-            scores[holders] = np.diff(sums[bounds]) / np.diff(bounds)
+            scores[holders] = np.diff(sums[data.bounds]) / np.diff(data.bounds)
         return scores
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
-        x, bounds = self._joined(features)
-        found = self._mixed(predictor, list(range(len(features))), x, bounds).float().cpu().numpy()
-        return np.split(found, bounds[1:-1])
+        data = self._joined(features)
+        found = self._mixed(predictor, list(range(len(features))), data).float().cpu().numpy()
+        return np.split(found, data.bounds[1:-1])
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
         """Cross-entropy of every sample under every model."""
-        x, y, bounds = self.resident(cohort, list(cohort.ids), split)
-        rows = [cross_entropy(self._run(stack.row(m), x), y, reduction="none") for m in range(len(stack))]
-        return np.split(torch.stack(rows).float().cpu().numpy(), bounds[1:-1], axis=1)
+        data = self.resident(cohort, cohort.ids, split)
+        rows = [cross_entropy(self._run(stack.row(m), data.x), data.y, reduction="none") for m in range(len(stack))]
+        return np.split(torch.stack(rows).float().cpu().numpy(), data.bounds[1:-1], axis=1)
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """A statistic of every client's latents; latents that were just made for the same clients are used again."""
         if any(len(one) == 0 for one in clients):
             raise ValueError("a client without examples has no statistic")
-        latents = self._latents(stack, clients)
-        bounds = np.cumsum([0, *(len(one) for one in clients)])
+        data = self._joined(clients)
+        latents = self._latents(stack, data)
         if latents is None:
             return super().reduce(stack, clients, statistic)
         found = []
         for k, one in enumerate(clients):
-            labels = one.y.to(self.device) if isinstance(one, Labelled) else None
-            found.append(statistic.add(None, latents[bounds[k] : bounds[k + 1]], labels))
+            mine = slice(data.bounds[k], data.bounds[k + 1])
+            found.append(statistic.add(None, latents[mine], data.y[mine] if isinstance(one, Labelled) else None))
         return found
 
-    def resident(
-        self, cohort: Cohort, clients: Sequence[int], split: Split
-    ) -> tuple[Tensor, Tensor, NDArray[np.int64]]:
-        """Images and labels of some members on the device, one client after another, and where each begins."""
-        data = [cohort.data(client, split) for client in clients]
-        bounds = np.cumsum([0, *(len(one) for one in data)])
-        x = torch.cat([one.x for one in data]).to(self.device)
-        return x, torch.cat([one.y for one in data]).to(self.device), bounds
+    def resident(self, cohort: Cohort, clients: Sequence[int], split: Split) -> OnDevice:
+        """Some members' examples on the device; what was used last stays there for the rounds to come."""
+        key = (cohort.federation, tuple(clients), split)
+        found = self._resident.pop(key, None)
+        if found is None:
+            found = OnDevice.of([cohort.data(client, split) for client in clients], self.device)
+            while self._resident and sum(o.x.nbytes for o in self._resident.values()) + found.x.nbytes > DATA_BYTES:
+                self._resident.pop(next(iter(self._resident)))
+        self._resident[key] = found
+        return found
 
-    def _joined(self, features: Sequence[Features]) -> tuple[Tensor, NDArray[np.int64]]:
-        bounds = np.cumsum([0, *(len(one) for one in features)])
-        return torch.cat([one.x for one in features]).to(self.device), bounds
+    def _joined(self, features: Sequence[Features]) -> OnDevice:
+        """Clients' images on the device: those that lie there already, or copies."""
+        for found in self._resident.values():
+            if _same(found.held, features):
+                return found
+        return OnDevice.of(features, self.device)
 
-    def _latents(self, stack: Stack, clients: Sequence[Features]) -> Tensor | None:
+    def _latents(self, stack: Stack, data: OnDevice) -> Tensor | None:
         """All latents at once, None where they would not fit."""
-        if self._kept is not None and self._kept[0] is stack and _same(self._kept[1], clients):
-            return self._kept[2]
-        x, _ = self._joined(clients)
+        if self._latest is not None and self._latest[0] is stack and self._latest[1] is data:
+            return self._latest[2]
+        x = data.x
         with torch.no_grad(), self._evaluating():
             first = self._encode(stack.row(0), self._images(x[:BATCH]))
             if len(x) * first.shape[1] * first.element_size() > LATENT_BYTES:
                 return None
             rest = [self._encode(stack.row(0), self._images(x[b : b + BATCH])) for b in range(BATCH, len(x), BATCH)]
         latents = torch.cat([first, *rest])
-        self._kept = (stack, tuple(clients), latents)
+        self._latest = (stack, data, latents)
         return latents
 
-    def _mixed(self, predictor: Predictor, members: list[int], x: Tensor, bounds: NDArray[np.int64]) -> Tensor:
+    def _mixed(self, predictor: Predictor, members: list[int], data: OnDevice) -> Tensor:
         """Every client's mixture of softmax outputs, model by model over all clients that use it."""
+        x, bounds = data.x, data.bounds
         weights = predictor.weights[members]
         if not (weights != 0).any(axis=1).all():
             raise ValueError("a client of the predictor has no model")

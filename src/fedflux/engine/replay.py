@@ -8,7 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.func import functional_call
 
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
@@ -24,7 +25,30 @@ class ReplayEngine(BatchedEngine):
     """All clients' data lies on the device; one stepper serves them in turn."""
 
     name = "stacked"
-    _made: tuple[tuple[object, ...], Stepper] | None = None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, device, precision, pixels)
+        self._made: tuple[tuple[object, ...], Stepper] | None = None
+        self._forward = torch.compile(self._plain, dynamic=False) if compiled else self._plain
+
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters; compiled for training, where shapes stay the same."""
+        if not self._model.training:
+            return super().apply(params, x)
+        with self._autocast():
+            logits: Tensor = self._forward(params, x)
+        return logits.to(self._dtype)
+
+    def _plain(self, params: Parameters, x: Tensor) -> Tensor:
+        logits: Tensor = functional_call(self._model, params, (x,))
+        return logits
 
     def train(
         self,
@@ -80,8 +104,8 @@ class ReplayEngine(BatchedEngine):
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
         kind = (rule, id(cohort.federation), clients, shape, len(sets), shapes)
         if self._made is None or self._made[0] != kind:
-            x, y, _ = self.resident(cohort, clients, "train")
-            data = Resident(x, y, torch.zeros(1, dtype=torch.int64, device=self.device))
+            held = self.resident(cohort, clients, "train")
+            data = Resident(held.x, held.y, torch.zeros(1, dtype=torch.int64, device=self.device))
             own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
             kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}
             advance = single_advance(rule, self, self._pictures)

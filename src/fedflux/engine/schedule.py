@@ -42,10 +42,11 @@ def schedules(
     steps = max(-(-size // batch_size) for size in sizes)
     real = np.arange(steps * batch_size)[None] < np.array(sizes)[:, None]
     shaped = real.reshape(len(sizes), steps, batch_size).transpose(1, 0, 2)
+    whole = np.asarray(shaped.reshape(steps, -1).all(axis=1))
     on_device = torch.from_numpy(np.ascontiguousarray(shaped)).to(device)
     for _ in range(epochs):
         flat = np.zeros((len(sizes), steps * batch_size), dtype=np.int64)
         for row, order in enumerate(orders):
             flat[row, : sizes[row]] = next(order)
         positions = np.ascontiguousarray(flat.reshape(len(sizes), steps, batch_size).transpose(1, 0, 2))
-        yield Schedule(torch.from_numpy(positions).to(device), on_device, np.asarray(shaped.reshape(steps, -1).all(axis=1)))
+        yield Schedule(torch.from_numpy(positions).to(device), on_device, whole)

@@ -11,7 +11,7 @@ from torch.func import vmap
 
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
-from fedflux.engine.inference import BatchedEngine
+from fedflux.engine.inference import BatchedEngine, OnDevice
 from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.replay import ReplayEngine
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
@@ -25,8 +25,6 @@ ON_CPU = 64
 """Clients stacked at once on a CPU: more gain nothing there."""
 KEPT = 4
 """Steppers, and so CUDA graphs, kept for the rounds to come."""
-DATA_BYTES = 16 * 2**30
-"""Training data kept on the device for the rounds to come."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +55,7 @@ class StackedEngine(BatchedEngine):
         self._compiled = compiled
         self._steppers: dict[_Kind, Stepper] = {}
         self._advances: dict[Rule, Advance] = {}
-        self._data: dict[tuple[int, tuple[int, ...]], Resident] = {}
+        self._data: dict[OnDevice, Resident] = {}
         self._per_client: float | None = None
 
     def train(
@@ -148,14 +146,13 @@ class StackedEngine(BatchedEngine):
         return vmap(lambda sets: rule.start(Mapped(self), sets))
 
     def _training_data(self, cohort: Cohort, clients: tuple[int, ...]) -> Resident:
-        """The clients' training parts on the device; what was used last stays there."""
-        key = (id(cohort.federation), clients)
-        if key not in self._data:
-            x, y, bounds = self.resident(cohort, clients, "train")
-            while self._data and sum(one.x.nbytes for one in self._data.values()) + x.nbytes > DATA_BYTES:
-                self._data.pop(next(iter(self._data)))
-            self._data[key] = Resident(x, y, torch.as_tensor(bounds[:-1], device=self.device))
-        return self._data[key]
+        """The clients' training parts on the device."""
+        held = self.resident(cohort, clients, "train")
+        if held not in self._data:
+            self._data = {kept: data for kept, data in self._data.items() if kept in self._resident.values()}
+            offsets = torch.as_tensor(held.bounds[:-1], device=self.device)
+            self._data[held] = Resident(held.x, held.y, offsets)
+        return self._data[held]
 
     def _chunk_size(
         self,
@@ -228,5 +225,5 @@ def stacked_engine(
 ) -> BatchedEngine:
     """The engine that stacks clients, or replays them one by one where the model may not be stacked."""
     if has_batch_norm(model):
-        return ReplayEngine(model, device, precision, pixels)
+        return ReplayEngine(model, device, precision, pixels, compiled)
     return StackedEngine(model, device, precision, pixels, compiled)
