@@ -195,7 +195,7 @@ class StackedEngine(BatchedEngine):
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)
         memory = self._fresh(rule)(sets)
-        index = torch.zeros((), dtype=torch.int64, device=self.device)
+        index = torch.zeros(2, dtype=torch.int64, device=self.device)
         advance = mapped_advance(rule, self, self._images)
         advance(sets, memory, _together(extras[:2], self.device), data, where, None, index)
         torch.cuda.synchronize(self.device)

@@ -100,7 +100,7 @@ def mapped_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
         x = images(data.x.index_select(0, rows))
         x = x.reshape(*where.shape, *x.shape[1:])
         y = data.y.index_select(0, rows).reshape(where.shape)
-        dims = (0, 0, 0, 0, 0, 0, None, None if real is None else 0)
+        dims = (0, 0, 0, 0, 0, 0, 0, None if real is None else 0)
         after: tuple[Sets, Any] = vmap(one, in_dims=dims)(params, memory, x, y, where, extras, index, real)
         return after
 
@@ -115,7 +115,7 @@ def single_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
     ) -> tuple[Sets, Any]:
         rows = where[0] + data.offsets[0]
         batch = Batch(images(data.x.index_select(0, rows)), data.y.index_select(0, rows), where[0])
-        return rule.step(operations, params, memory, batch, extras, index)
+        return rule.step(operations, params, memory, batch, extras, index[0])
 
     return advance
 
@@ -138,8 +138,8 @@ class Stepper:
         self.positions = torch.zeros(shape, dtype=torch.int64, device=device)
         self.real = torch.ones(shape, dtype=torch.bool, device=device)
         self.counter = torch.zeros(1, dtype=torch.int64, device=device)
-        self.index = torch.zeros((), dtype=torch.int64, device=device)
-        self.memory = fresh(params)
+        self.index = torch.zeros(shape[1], dtype=torch.int64, device=device)
+        self.memory = tree_map(_own, fresh(params))
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
 
@@ -173,7 +173,7 @@ class Stepper:
         after = self._advance(self.params, self.memory, self.extras, self.data, where, real, self.index)
         copy_into((self.params, self.memory), after)
         self.counter += 1
-        self.index += 1
+        self.index += 1 if real is None else real.any(dim=1)
 
     def _capture(self, whole: bool, size: int) -> torch.cuda.CUDAGraph:
         """Record one step; the rehearsals before it change the state, which is put back."""
@@ -193,6 +193,11 @@ class Stepper:
         self._pool = graph.pool()
         copy_into(state, kept)
         return graph
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """A tensor whose elements lie apart: what a map gives alike to all clients is one element shown many times."""
+    return tensor.contiguous() if 0 in tensor.stride() else tensor.clone()
 
 
 def copy_into(place: Any, source: Any) -> None:

@@ -1,0 +1,251 @@
+"""Stacked and replayed training against the loop: the same draws, the same steps, the same models."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedflux.data import Federation, Partition, partition
+from fedflux.data.dataset import Dataset, Examples
+from fedflux.engine import DivergedError, Engine, Job, Key, LoopEngine, Predictor, Stack, Training, auto
+from fedflux.engine.inference import BatchedEngine
+from fedflux.engine.replay import ReplayEngine
+from fedflux.engine.rules import Batch, Extras, Operations, Parameters
+from fedflux.engine.stacked import StackedEngine, stacked_engine
+from fedflux.flux.bounds import LatentRange
+from fedflux.flux.moments import MomentStatistic, moments
+from fedflux.flux.projector import Projector
+from fedflux.models import build_model
+
+SHAPES = {"lenet5": (1, 16, 16), "mlp": (1, 6, 6), "resnet9": (3, 16, 16)}
+TRAINING = Training(epochs=2, batch_size=8, lr=0.02, momentum=0.9)
+
+
+def make_federation(shape: tuple[int, int, int], sizes: tuple[int, ...] = (23, 8, 17, 9)) -> Federation:
+    """Clients of these sizes in all (a fifth is validation), images of noise around their class."""
+    rng = np.random.default_rng(3)
+    owner = np.repeat(np.arange(len(sizes)), sizes)
+    y = rng.integers(0, 5, len(owner))
+    centres = rng.integers(60, 190, (5, *shape))
+    x = np.clip(centres[y] + rng.normal(0, 40, (len(y), *shape)), 0, 255).astype(np.uint8)
+    examples = Examples(x, y.astype(np.int64), owner)
+    names = tuple(f"c{k}" for k in range(len(sizes)))
+    return partition(Dataset("made", examples, examples, 5, client_names=names), Partition())
+
+
+def pair(model: str, dtype: torch.dtype = torch.float64) -> tuple[Federation, LoopEngine, BatchedEngine]:
+    shape = SHAPES[model]
+    loop, other = (
+        make(build_model(model, shape, 5, seed=1).to(dtype), "cpu", "fp32-strict")
+        for make in (LoopEngine, stacked_engine)
+    )
+    assert isinstance(other, BatchedEngine)
+    return make_federation(shape), loop, other
+
+
+def apart(one: Stack, two: Stack) -> float:
+    return max(
+        float((one.tensors[name].double() - tensor.double()).abs().max()) for name, tensor in two.tensors.items()
+    )
+
+
+def everyone(federation: Federation) -> list[Job]:
+    return [Job(client) for client in range(len(federation))]
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_float64_training_agrees_to_rounding(model: str) -> None:
+    federation, loop, other = pair(model)
+    cohort = federation.cohort(range(len(federation)))
+    one = loop.train(loop.initial(), cohort, everyone(federation), TRAINING, Key(5, 2))
+    two = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(5, 2))
+    assert apart(one, two) < 1e-8
+    assert apart(one, loop.initial()) > 1e-3  # something was learned
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_single_precision_stays_near_over_two_rounds(model: str) -> None:
+    federation, loop, other = pair(model, torch.float32)
+    cohort = federation.cohort(range(len(federation)))
+    ends = []
+    for engine in (loop, other):
+        stack = engine.initial()
+        for round in (1, 2):
+            trained = engine.train(stack, cohort, everyone(federation), TRAINING, Key(5, round))
+            stack = trained.average(np.ones((1, len(federation))))
+        ends.append(stack)
+    assert apart(*ends) < 1e-3
+
+
+def test_models_with_batch_norm_are_replayed_and_others_stacked() -> None:
+    assert isinstance(pair("resnet9")[2], ReplayEngine)
+    assert isinstance(pair("lenet5")[2], StackedEngine)
+
+
+def test_jobs_start_where_told_and_the_start_is_untouched() -> None:
+    federation, loop, other = pair("mlp")
+    start = loop.initial().take([0, 0])
+    start = Stack({n: t + torch.arange(2).reshape(-1, *[1] * (t.ndim - 1)) * 0.01 for n, t in start.tensors.items()})
+    before = {name: tensor.clone() for name, tensor in start.tensors.items()}
+    jobs = [Job(2, (1,)), Job(0, (0,)), Job(2, (0,))]
+    cohort = federation.cohort([0, 2])
+    one, two = (engine.train(start, cohort, jobs, TRAINING, Key(0, 1)) for engine in (loop, other))
+    assert apart(one, two) < 1e-10
+    assert all(torch.equal(start.tensors[name], tensor) for name, tensor in before.items())
+
+
+def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation, _, other = pair("mlp")
+    cohort = federation.cohort(range(4))
+    whole = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))
+    monkeypatch.setattr("fedflux.engine.stacked.ON_CPU", 3)
+    assert apart(whole, other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))) < 1e-12
+
+
+def test_a_second_round_of_the_same_clients_reuses_the_stepper() -> None:
+    federation, loop, other = pair("mlp")
+    assert isinstance(other, StackedEngine)
+    cohort = federation.cohort(range(4))
+    for round in (1, 2, 3):
+        one, two = (
+            engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(1, round))
+            for engine in (loop, other)
+        )
+        assert apart(one, two) < 1e-10
+    assert len(other._steppers) == 1
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Two parameter sets: one descends a weighted loss, the other follows it; extras weigh samples and set the pull."""
+
+    lr: float
+
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> dict[str, Tensor]:
+        return {"steps": torch.zeros(())}
+
+    def step(
+        self,
+        operations: Operations,
+        params: tuple[Parameters, ...],
+        memory: dict[str, Tensor],
+        batch: Batch,
+        extras: Extras,
+        index: Tensor,
+    ) -> tuple[tuple[Parameters, ...], dict[str, Tensor]]:
+        leader, follower = params
+        trained = operations.trained(leader)
+
+        def loss(at: Parameters) -> Tensor:
+            losses = cross_entropy(operations.apply({**leader, **at}, batch.x), batch.y, reduction="none")
+            return batch.mean(extras["weights"][batch.positions] * losses)
+
+        moved = operations.add(trained, operations.gradient(loss, trained), -self.lr)
+        pull = extras["pull"] * (1 + 0.01 * index)
+        pulled = {name: tensor + pull * (moved[name] - tensor) for name, tensor in operations.trained(follower).items()}
+        return ({**leader, **moved}, {**follower, **pulled}), {"steps": memory["steps"] + 1}
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_rules_with_several_sets_memory_and_extras(model: str) -> None:
+    federation, loop, other = pair(model)
+    cohort = federation.cohort(range(4))
+    start = loop.initial().take([0, 0])
+    jobs = [Job(client, (0, 1)) for client in range(4)]
+    rng = torch.Generator().manual_seed(1)
+    extras = [
+        {
+            "weights": torch.rand(federation.size(k, "train"), generator=rng, dtype=torch.float64),
+            "pull": torch.tensor(0.1 * (k + 1), dtype=torch.float64),
+        }
+        for k in range(4)
+    ]
+    one, two = (
+        engine.train(start, cohort, jobs, TRAINING, Key(3, 1), Coupled(0.05), extras) for engine in (loop, other)
+    )
+    assert len(one) == len(two) == 8
+    assert apart(one, two) < 1e-8
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_evaluation_predictions_losses_and_statistics_agree(model: str) -> None:
+    federation, loop, other = pair(model)
+    cohort = federation.cohort(range(4))
+    stack = loop.train(loop.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))
+    weights = np.array([[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0.25] * 4, [0, 0, 0, 1]])
+    for predictor in (Predictor(stack, weights), Predictor.shared(stack, np.ones(4), 4)):
+        found = [engine.evaluate(predictor, cohort, "test") for engine in (loop, other)]
+        assert np.array_equal(*found)
+        features = cohort.features("validation")
+        for mine, theirs in zip(*(e.predict(predictor, features) for e in (loop, other)), strict=True):
+            np.testing.assert_allclose(mine, theirs, atol=1e-6)
+    for mine, theirs in zip(*(e.losses(stack, cohort, "train") for e in (loop, other)), strict=True):
+        assert mine.shape == theirs.shape
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+    first = stack.take([0])
+    data = [cohort.data(client, "train") for client in cohort]
+    for mine, theirs in zip(*(e.reduce(first, data, LatentRange()) for e in (loop, other)), strict=True):
+        assert all(torch.allclose(a, b) for a, b in zip(mine, theirs, strict=True))
+    width = int(other.reduce(first, data, LatentRange())[0][0].shape[0])
+    statistic = MomentStatistic(Projector(np.zeros(width), np.eye(3, width)), 5)
+    for mine, theirs in zip(*(e.reduce(first, data, statistic) for e in (loop, other)), strict=True):
+        np.testing.assert_allclose(moments(mine).mean, moments(theirs).mean, atol=1e-9)
+
+
+def test_a_client_without_examples_in_a_split_has_no_score() -> None:
+    _, loop, other = pair("mlp")
+    small = make_federation(SHAPES["mlp"], (12, 4))
+    assert small.size(1, "validation") == 0
+    cohort = small.cohort([0, 1])
+    scores = [e.evaluate(Predictor.shared(e.initial(), np.ones(1), 2), cohort, "validation") for e in (loop, other)]
+    assert np.array_equal(*scores, equal_nan=True)
+    assert np.isnan(scores[1][1])
+
+
+def test_a_client_that_diverges_is_named() -> None:
+    federation, _, other = pair("mlp")
+    wild = Training(epochs=2, batch_size=8, lr=1e200, momentum=0.9)
+    with pytest.raises(DivergedError, match="client 0 diverged in round 4"):
+        other.train(other.initial(), federation.cohort(range(4)), everyone(federation), wild, Key(1, 4))
+
+
+@pytest.mark.parametrize(
+    ("model", "loop", "stacked", "cores", "rounds", "found"),
+    [
+        ("mlp", 1e-5, None, 2, 1, "loop"),  # over in a moment
+        ("mlp", 1e-3, 2e-4, 2, 100, "stacked"),
+        ("lenet5", 8e-3, 1.5e-2, 2, 100, "processes"),
+        ("lenet5", 8e-3, 1.5e-2, 1, 100, "loop"),
+        ("resnet9", 1.0, None, 2, 100, "processes"),  # BatchNorm is not stacked, nor timed
+    ],
+)
+def test_auto_picks_by_calibration_and_says_so(
+    model: str, loop: float, stacked: float | None, cores: int, rounds: int, found: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def never(*_: Any) -> float:
+        assert stacked is not None, "nothing to calibrate here"
+        return stacked
+
+    monkeypatch.setattr(auto, "_loop_step", lambda *_: loop)
+    monkeypatch.setattr(auto, "_stacked_step", never)
+    monkeypatch.setattr(auto, "cores", lambda: cores)
+    work = auto.Work(clients=10, samples=480, batch_size=64, epochs=2, rounds=rounds)
+    choice = auto.choose(build_model(model, SHAPES[model], 5, seed=1), SHAPES[model], 5, "cpu", work)
+    assert choice.name == found
+    assert choice.words.startswith(found)
+
+
+def test_the_calibration_times_real_steps() -> None:
+    model, shape = build_model("mlp", SHAPES["mlp"], 5, seed=1), SHAPES["mlp"]
+    work = auto.Work(clients=3, samples=50, batch_size=4, epochs=1, rounds=1)
+    assert 0 < auto._loop_step(model, shape, 5, 4) < 10
+    assert 0 < auto._stacked_step(model, shape, 5, work) < 10
+
+
+def test_engines_are_engines() -> None:
+    engines: list[Engine] = [pair("mlp")[1], pair("mlp")[2], pair("resnet9")[2]]
+    assert [engine.name for engine in engines] == ["loop", "stacked", "stacked"]
