@@ -43,6 +43,7 @@ def make_engine(
     place = pick_device(device)
     if place.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
+        torch.backends.cudnn.deterministic = precision == "fp32-strict"
     built = build_model(model, federation.image_shape, federation.classes, seed)
     return ENGINES[name](built, place, precision, federation.dataset.pixels)
 

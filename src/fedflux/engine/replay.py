@@ -35,6 +35,8 @@ class ReplayEngine(BatchedEngine):
         compiled: bool = False,
     ) -> None:
         super().__init__(model, device, precision, pixels)
+        # another layout means other kernels, whose rounding a strict run does not want
+        self._channels_last = torch.device(device).type == "cuda" and precision != "fp32-strict"
         self._made: tuple[tuple[object, ...], Stepper] | None = None
         self._forward = torch.compile(self._plain, dynamic=False) if compiled else self._plain
 
@@ -115,12 +117,13 @@ class ReplayEngine(BatchedEngine):
     def _pictures(self, x: Tensor) -> Tensor:
         """Standardised pixels, laid out as convolutions on a GPU like them."""
         images = self._images(x)
-        return images.contiguous(memory_format=torch.channels_last) if images.is_cuda else images
+        return images.contiguous(memory_format=torch.channels_last) if self._channels_last else images
 
     def _in_place(self, params: Parameters) -> Parameters:
         """Copies, kernels in the same layout as the images."""
-        on_gpu = torch.device(self.device).type == "cuda"
         return {
-            name: tensor.clone(memory_format=torch.channels_last) if on_gpu and tensor.ndim == 4 else tensor.clone()
+            name: tensor.clone(memory_format=torch.channels_last)
+            if self._channels_last and tensor.ndim == 4
+            else tensor.clone()
             for name, tensor in params.items()
         }
