@@ -1,16 +1,18 @@
 """How clients are run: one interface, several runners."""
 
+from collections.abc import Callable
+
 import torch
 
 from fedflux.data import Federation
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
-from fedflux.engine.loop import LoopEngine
+from fedflux.engine.loop import LoopEngine, one_thread
 from fedflux.engine.predictor import Predictor
+from fedflux.engine.processes import ProcessesEngine, Recipe
 from fedflux.engine.stack import Stack
 from fedflux.errors import FedfluxError, unknown
-from fedflux.models import build_model
 
-ENGINES = {"loop": LoopEngine}
+ENGINES: dict[str, Callable[..., Engine]] = {"loop": LoopEngine, "processes": ProcessesEngine}
 PRECISIONS = ("fp32", "fp32-strict", "bf16")
 
 __all__ = [
@@ -20,10 +22,13 @@ __all__ = [
     "Key",
     "LoopEngine",
     "Predictor",
+    "ProcessesEngine",
+    "Recipe",
     "Stack",
     "Statistic",
     "Training",
     "make_engine",
+    "one_thread",
 ]
 
 
@@ -36,11 +41,12 @@ def make_engine(
         raise unknown("engine", engine, [*ENGINES, "auto"])
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    place = pick_device(device)
+    place = "cpu" if name == "processes" and device == "auto" else pick_device(device)
     if place.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
-    built = build_model(model, federation.image_shape, federation.classes, seed)
-    return ENGINES[name](built, place, precision, federation.dataset.pixels)
+    recipe = Recipe(model, federation.image_shape, federation.classes, seed)
+    made = recipe if name == "processes" else recipe.build()  # workers build the model themselves
+    return ENGINES[name](made, place, precision, federation.dataset.pixels)
 
 
 def pick_device(device: str) -> str:

@@ -1,7 +1,7 @@
 """The reference engine: clients one after another in this process, simple enough to trust."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Batch, Extras, LossRule, Rule, Sgd
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.streams import stream
+from fedflux.streams import stream, stream_seed
 
 T = TypeVar("T")
 EVALUATION_BATCH = 512
@@ -57,19 +57,31 @@ class LoopEngine:
         extras: Sequence[Extras] | None = None,
     ) -> Stack:
         """Local training of every job in order."""
-        rule = rule or LossRule(Sgd(training.lr, training.momentum))
-        rows: list[Parameters] = []
-        self._model.train()
-        for position, job in enumerate(jobs):
-            data = cohort.data(job.client, "train")
-            params = tuple(self._trainable(start.row(model)) for model in job.models)
-            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
-            rows += [{name: tensor.detach() for name, tensor in one.items()} for one in params]
-        trained = Stack.join(rows)
-        for row in np.flatnonzero(~trained.finite())[:1]:
-            client = [job.client for job in jobs for _ in job.models][row]
-            raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
+        arguments = (start, cohort, jobs, training, key, rule, extras)
+        trained = Stack.join([row for k in range(len(jobs)) for row in self.train_at(*arguments, k)])
+        check_finite(trained, jobs, key)
         return trained
+
+    def train_at(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None,
+        extras: Sequence[Extras] | None,
+        position: int,
+    ) -> list[Parameters]:
+        """One job: its parameter sets after local training."""
+        job = jobs[position]
+        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        self._model.train()
+        data = cohort.data(job.client, "train")
+        params = tuple(self._trainable(start.row(model)) for model in job.models)
+        with self._random_layers(key, job.client):
+            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
+        return [{name: tensor.detach() for name, tensor in one.items()} for one in params]
 
     def _train_one(
         self,
@@ -97,46 +109,56 @@ class LoopEngine:
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split."""
-        scores = np.full(len(cohort), np.nan)
-        for k, client in enumerate(cohort):
-            data = cohort.data(client, split)
-            if len(data):
-                predicted = self._probabilities(predictor, k, data).argmax(dim=1)
-                scores[k] = float((predicted == data.y.to(self.device)).double().mean())
-        return scores
+        return np.array([self.evaluate_at(predictor, cohort, split, k) for k in range(len(cohort))], dtype=np.float64)
+
+    def evaluate_at(self, predictor: Predictor, cohort: Cohort, split: Split, position: int) -> float:
+        """One member's accuracy, NaN where the split is empty."""
+        data = cohort.data(cohort.ids[position], split)
+        if not len(data):
+            return float("nan")
+        predicted = self._probabilities(predictor, position, data).argmax(dim=1)
+        return float((predicted == data.y.to(self.device)).double().mean())
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
-        return [self._probabilities(predictor, k, one).cpu().numpy() for k, one in enumerate(features)]
+        return [self.predict_at(predictor, features, k) for k in range(len(features))]
+
+    def predict_at(self, predictor: Predictor, features: Sequence[Features], position: int) -> NDArray[np.float32]:
+        """One client's class probabilities."""
+        found: NDArray[np.float32] = self._probabilities(predictor, position, features[position]).cpu().numpy()
+        return found
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
         """Cross-entropy of every sample under every model."""
-        result = []
-        for client in cohort:
-            data = cohort.data(client, split)
-            y = data.y.to(self.device)
-            per_model = [
-                cross_entropy(self._outputs(stack.row(m), data, self._apply), y, reduction="none")
-                for m in range(len(stack))
-            ]
-            result.append(torch.stack(per_model).cpu().numpy())
-        return result
+        return [self.losses_at(stack, cohort, split, k) for k in range(len(cohort))]
+
+    def losses_at(self, stack: Stack, cohort: Cohort, split: Split, position: int) -> NDArray[np.float32]:
+        """One member's losses (models × samples)."""
+        data = cohort.data(cohort.ids[position], split)
+        y = data.y.to(self.device)
+        per_model = [
+            cross_entropy(self._outputs(stack.row(m), data, self._apply), y, reduction="none")
+            for m in range(len(stack))
+        ]
+        found: NDArray[np.float32] = torch.stack(per_model).cpu().numpy()
+        return found
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """Stream every client's latents through a statistic."""
-        summaries = []
-        params = stack.row(0)
-        for data in clients:
-            labels = data.y.to(self.device) if isinstance(data, Labelled) else None
-            summary: T | None = None
-            with torch.no_grad(), self._evaluating():
-                for begin, x in self._chunks(data):
-                    chunk = None if labels is None else labels[begin : begin + len(x)]
-                    summary = statistic.add(summary, self._encode(params, x), chunk)
-            if summary is None:
-                raise ValueError("a client without examples has no statistic")
-            summaries.append(summary)
-        return summaries
+        return [self.reduce_at(stack, clients, statistic, k) for k in range(len(clients))]
+
+    def reduce_at(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T], position: int) -> T:
+        """One client's statistic."""
+        data, params = clients[position], stack.row(0)
+        labels = data.y.to(self.device) if isinstance(data, Labelled) else None
+        summary: T | None = None
+        with torch.no_grad(), self._evaluating():
+            for begin, x in self._chunks(data):
+                chunk = None if labels is None else labels[begin : begin + len(x)]
+                summary = statistic.add(summary, self._encode(params, x), chunk)
+        if summary is None:
+            raise ValueError("a client without examples has no statistic")
+        return summary
 
     def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
         """The client's mixture of softmax outputs; models of weight zero are not run."""
@@ -179,6 +201,14 @@ class LoopEngine:
             return nullcontext()
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
 
+    @contextmanager
+    def _random_layers(self, key: Key, client: int) -> Iterator[None]:
+        """Layers that draw (dropout) draw the same wherever and after whomever the client is trained."""
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(stream_seed(key.seed, "random layers", key.round, client))
+            yield
+
     def _evaluating(self) -> "_EvaluationMode":
         return _EvaluationMode(self._model)
 
@@ -188,6 +218,24 @@ class LoopEngine:
             name: tensor.clone().requires_grad_(name in self._trained and tensor.is_floating_point())
             for name, tensor in params.items()
         }
+
+
+def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
+    """Stop at the first job, in order, whose training left the finite numbers."""
+    for row in np.flatnonzero(~trained.finite())[:1]:
+        client = [job.client for job in jobs for _ in job.models][row]
+        raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread for a while: small models lose from more, and sums keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _Encoder(nn.Module):
