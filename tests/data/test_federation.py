@@ -1,11 +1,12 @@
 """Federations and cohorts: what algorithms see, and what stays locked away."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.data.making import error_of, pictures
 
 from fedflux.data import Features, Federation, Labelled, Partition, partition
-from fedflux.data import federation as module
 from fedflux.data.export import SPLITS
 
 
