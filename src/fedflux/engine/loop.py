@@ -8,11 +8,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
+from fedflux.engine.functional import Functional
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Batch, Extras, LossRule, Rule, Sgd
 from fedflux.engine.stack import Parameters, Stack
@@ -38,6 +38,7 @@ class LoopEngine:
         self.precision = precision
         self._pixels = pixels
         self._model = model.to(device)
+        self._functional = Functional(self._model)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._has_batch_norm = any(isinstance(m, nn.modules.batchnorm._BatchNorm) for m in model.modules())
         self._initial = Stack.of(model)
@@ -102,7 +103,8 @@ class LoopEngine:
             for positions in torch.split(shuffled, training.batch_size):
                 if self._has_batch_norm and len(positions) == 1:
                     continue  # a batch of one has no variance
-                batch = Batch(self._images(x[positions]), y[positions], positions)
+                images = self._images(x.index_select(0, positions))
+                batch = Batch(images, y.index_select(0, positions), positions)
                 params, memory = rule.step(self._apply, params, memory, batch, extras, index)
                 index += 1
         return params
@@ -184,17 +186,17 @@ class LoopEngine:
     def _images(self, x: Tensor) -> Tensor:
         """Standardised pixels."""
         mean, deviation = self._pixels
-        return ((x.float() / 255 if x.dtype == torch.uint8 else x) - mean) / deviation
+        if x.dtype == torch.uint8:
+            return x.float().div_(255).sub_(mean).div_(deviation)
+        return (x - mean) / deviation
 
     def _apply(self, params: Parameters, x: Tensor) -> Tensor:
         with self._autocast():
-            logits: Tensor = functional_call(self._model, params, (x,))
-        return logits.float()
+            return self._functional.forward(params, x).float()
 
     def _encode(self, params: Parameters, x: Tensor) -> Tensor:
         with self._autocast():
-            latents: Tensor = functional_call(_Encoder(self._model), _prefixed(params), (x,))
-        return latents.float()
+            return self._functional.encode(params, x).float()
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bf16":
@@ -238,18 +240,6 @@ def one_thread() -> Iterator[None]:
         torch.set_num_threads(before)
 
 
-class _Encoder(nn.Module):
-    """A model seen through `encode`, so that a functional call can reach it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        latents: Tensor = self.model.encode(x)  # type: ignore[operator]
-        return latents
-
-
 class _EvaluationMode:
     """The model in evaluation mode for a while."""
 
@@ -262,7 +252,3 @@ class _EvaluationMode:
 
     def __exit__(self, *_: object) -> None:
         self._model.train(self._was_training)
-
-
-def _prefixed(params: Parameters) -> Parameters:
-    return {f"model.{name}": tensor for name, tensor in params.items()}
