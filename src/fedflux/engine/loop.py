@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.functional import Functional
 from fedflux.engine.predictor import Predictor
@@ -34,6 +35,8 @@ class LoopEngine:
         precision: str = "fp32",
         pixels: tuple[float, float] = (0.5, 0.5),
     ) -> None:
+        if device == "cpu":
+            keep_freed_memory()
         self.device = device
         self.precision = precision
         self._pixels = pixels
