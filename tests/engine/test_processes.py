@@ -1,6 +1,7 @@
 """Worker processes against the reference engine: the same bits, the same errors, and nothing left behind."""
 
 import gc
+import multiprocessing
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 
 import numpy as np
 import pytest
@@ -183,6 +185,18 @@ def test_what_cannot_be_sent_is_refused(engine: ProcessesEngine, federation: Fed
         )
 
 
+def test_what_a_worker_cannot_import_is_told(
+    engine: ProcessesEngine, federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module = ModuleType("only_here")
+    module.Here = type("Here", (Failing,), {"__module__": "only_here"})  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "only_here", module)
+    jobs, extras = [Job(0), Job(1)], [{"what": torch.tensor(0)}] * 2
+    with pytest.raises(ModuleNotFoundError, match="only_here"):
+        engine.train(engine.initial(), federation.cohort([0, 1]), jobs, TRAINING, Key(0, 1), module.Here(), extras)
+    assert len(failing(engine, federation, [0, 0])) == 2
+
+
 def test_a_killed_worker_is_reported_with_its_clients_and_replaced(
     engine: ProcessesEngine, federation: Federation
 ) -> None:
@@ -205,6 +219,15 @@ def test_one_worker_and_one_client_stay_in_this_process(federation: Federation) 
     _, several = pair("mlp", federation, workers=2)
     assert len(failing(several, federation, [0])) == 1
     assert alone._pool.pids == several._pool.pids == []
+
+
+def test_inside_a_worker_of_a_comparison_there_are_no_others(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, engine = pair("mlp", federation)
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    assert len(failing(engine, federation, [0, 0])) == 2
+    assert engine._pool.pids == []
 
 
 def test_no_more_workers_than_clients(federation: Federation) -> None:

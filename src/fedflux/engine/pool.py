@@ -32,7 +32,7 @@ class WorkerDiedError(RuntimeError):
     """A worker process ended without an answer; the message names the clients it had."""
 
 
-@dataclass
+@dataclass(eq=False)
 class _Worker:
     process: BaseProcess
     connection: "Connection[Any, Any]"
@@ -203,6 +203,7 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
     shared: dict[int, Any] = {}
     do: Do | None = None
     method, arguments = "", ()
+    fault: Exception | None = None
     while True:
         try:
             order, value = receive(connection)
@@ -211,12 +212,17 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
             elif order == "forget":
                 del shared[value]
             elif order == "call":
-                method, arguments = value, receive(connection, shared.__getitem__)
-            else:
+                fault, method, arguments = None, value, ()
+                arguments = receive(connection, shared.__getitem__)
                 do = do or prepare()
+            elif do is None or fault is not None:
+                send(connection, ({}, dict.fromkeys(value, fault)))
+            else:
                 send(connection, _work(do, method, arguments, value))
         except (EOFError, OSError):
             return
+        except Exception as error:  # what came cannot be made here: a class this process cannot import, say
+            fault = _portable(error)
 
 
 def _leave_with_parent() -> None:
