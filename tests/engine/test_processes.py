@@ -246,7 +246,7 @@ def alive(pid: int) -> bool:
     return state != "Z"
 
 
-def soon_gone(pids: list[int], seconds: float = 30) -> bool:
+def soon_gone(pids: list[int], seconds: float = 60) -> bool:
     deadline = time.monotonic() + seconds
     while any(map(alive, pids)) and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -326,7 +326,7 @@ def test_ctrl_c_ends_at_once_and_quietly(tmp_path: Path) -> None:
     time.sleep(0.5)
     for pid in (running.pid, *pids):  # a terminal sends it to everyone
         os.kill(pid, signal.SIGINT)
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=300)
     assert stderr.count("Traceback") == 1
     assert stderr.rstrip().endswith("KeyboardInterrupt")
     assert soon_gone(pids)
@@ -334,7 +334,7 @@ def test_ctrl_c_ends_at_once_and_quietly(tmp_path: Path) -> None:
 
 def test_an_engine_left_open_does_not_hold_up_the_interpreter(tmp_path: Path) -> None:
     running, pids = script(tmp_path, "leave")
-    _, stderr = running.communicate(timeout=60)
+    _, stderr = running.communicate(timeout=300)
     assert (running.returncode, stderr) == (0, "")
     assert soon_gone(pids)
 
