@@ -1,11 +1,12 @@
 """Federations and cohorts: what algorithms see, and what stays locked away."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from tests.data.making import error_of, pictures
 
 from fedflux.data import Features, Federation, Labelled, Partition, partition
-from fedflux.data import federation as module
 from fedflux.data.export import SPLITS
 
 
@@ -86,13 +87,13 @@ def test_rows_tell_which_examples_are_copies() -> None:
     assert len(set(by_row.values())) == len(by_row) < len(data)
 
 
-def test_tensors_are_kept_until_they_are_too_many(monkeypatch) -> None:
+def test_tensors_are_kept_until_they_are_too_many() -> None:
     federation = made()
     first = federation.materialise(0, "train")
     assert federation.materialise(0, "train") is first
     assert federation.blind().materialise(0, "train") is first
     one = first.x.nbytes + first.y.nbytes + first.rows.nbytes
-    monkeypatch.setattr(module, "CACHE_BYTES", 2 * one)
+    federation = replace(federation, cache_bytes=2 * one)
     for k in range(5):
         federation.materialise(k, "train")
         assert len(federation._cache) <= 2

@@ -52,12 +52,18 @@ class Federation:
     channels: int
     """3 once colours are used: grey images are then repeated to three channels."""
     names: tuple[str, ...] | None = None
+    cache_bytes: int = CACHE_BYTES
+    """How much of the clients made so far is kept."""
     _truth: NDArray[np.int64] | None = None
     _blind: bool = False
     _cache: dict[tuple[int, str], Labelled] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __getstate__(self) -> dict[str, object]:
+        """What another process needs: all but the clients made so far."""
+        return {**self.__dict__, "_cache": {}}
 
     @property
     def classes(self) -> int:
@@ -97,7 +103,7 @@ class Federation:
         key = (client, split)
         if key not in self._cache:
             made = self._make(client, split)
-            if sum(_bytes(kept) for kept in self._cache.values()) + _bytes(made) > CACHE_BYTES:
+            if sum(_bytes(kept) for kept in self._cache.values()) + _bytes(made) > self.cache_bytes:
                 self._cache.clear()
             self._cache[key] = made
         return self._cache[key]

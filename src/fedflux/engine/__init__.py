@@ -5,15 +5,20 @@ from collections.abc import Callable
 import torch
 
 from fedflux.data import Federation
+from fedflux.engine.auto import Choice, Work, choose
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
-from fedflux.engine.loop import LoopEngine
+from fedflux.engine.loop import LoopEngine, one_thread
 from fedflux.engine.predictor import Predictor
+from fedflux.engine.processes import ProcessesEngine, Recipe
 from fedflux.engine.stack import Stack
-from fedflux.engine.stacked import StackedEngine, stacked_engine
+from fedflux.engine.stacked import stacked_engine
 from fedflux.errors import FedfluxError, unknown
-from fedflux.models import build_model
 
-ENGINES: dict[str, Callable[..., LoopEngine]] = {"loop": LoopEngine, "stacked": stacked_engine}
+ENGINES: dict[str, Callable[..., Engine]] = {
+    "loop": LoopEngine,
+    "processes": ProcessesEngine,
+    "stacked": stacked_engine,
+}
 PRECISIONS = ("fp32", "fp32-strict", "bf16")
 
 __all__ = [
@@ -23,29 +28,49 @@ __all__ = [
     "Key",
     "LoopEngine",
     "Predictor",
+    "ProcessesEngine",
+    "Recipe",
     "Stack",
-    "StackedEngine",
     "Statistic",
     "Training",
+    "Work",
     "make_engine",
+    "one_thread",
 ]
 
 
 def make_engine(
-    engine: str, model: str, federation: Federation, seed: int, device: str = "auto", precision: str = "fp32"
+    engine: str,
+    model: str,
+    federation: Federation,
+    seed: int,
+    device: str = "auto",
+    precision: str = "fp32",
+    work: Work | None = None,
 ) -> Engine:
-    """An engine by name, holding a model made for the federation's images; `auto` takes the GPU where there is one."""
-    name = "loop" if engine == "auto" else engine
-    if name not in ENGINES:
+    """An engine by name, holding a model made for the federation's images; `auto` picks one for the `work` to do."""
+    if engine not in (*ENGINES, "auto"):
         raise unknown("engine", engine, [*ENGINES, "auto"])
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    place = pick_device(device)
+    place = "cpu" if engine == "processes" and device == "auto" else pick_device(device)
     if place.startswith("cuda"):
         torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
         torch.backends.cudnn.deterministic = precision == "fp32-strict"
-    built = build_model(model, federation.image_shape, federation.classes, seed)
-    return ENGINES[name](built, place, precision, federation.dataset.pixels)
+    recipe = Recipe(model, federation.image_shape, federation.classes, seed)
+    built = recipe.build()
+    choice = Choice(engine, "")
+    if engine == "auto":
+        choice = (
+            Choice("loop", "") if work is None else choose(built, federation.image_shape, recipe.classes, place, work)
+        )
+    if choice.name == "processes":
+        return ProcessesEngine(
+            recipe, place, precision, federation.dataset.pixels
+        )  # workers build the model themselves
+    if choice.name == "stacked":
+        return stacked_engine(built, place, precision, federation.dataset.pixels, choice.compiled)
+    return LoopEngine(built, place, precision, federation.dataset.pixels)
 
 
 def pick_device(device: str) -> str:

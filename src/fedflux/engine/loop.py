@@ -1,22 +1,24 @@
 """The reference engine: clients one after another in this process, simple enough to trust."""
 
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
+from fedflux.engine.functional import Functional
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.streams import stream_seed
 
 T = TypeVar("T")
 EVALUATION_BATCH = 512
@@ -34,10 +36,13 @@ class LoopEngine:
         precision: str = "fp32",
         pixels: tuple[float, float] = (0.5, 0.5),
     ) -> None:
+        if device == "cpu":
+            keep_freed_memory()
         self.device = device
         self.precision = precision
         self._pixels = pixels
         self._model = model.to(device)
+        self._functional = Functional(self._model)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._has_batch_norm = has_batch_norm(model)
         self._dtype = next(iter(model.parameters())).dtype
@@ -58,17 +63,31 @@ class LoopEngine:
         extras: Sequence[Extras] | None = None,
     ) -> Stack:
         """Local training of every job in order."""
-        rule = rule or LossRule(Sgd(training.lr, training.momentum))
-        rows: list[Parameters] = []
-        self._model.train()
-        for position, job in enumerate(jobs):
-            data = cohort.data(job.client, "train")
-            params = tuple(_own(start.row(model)) for model in job.models)
-            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
-            rows += params
-        trained = Stack.join(rows)
+        arguments = (start, cohort, jobs, training, key, rule, extras)
+        trained = Stack.join([row for k in range(len(jobs)) for row in self.train_at(*arguments, k)])
         check_finite(trained, jobs, key)
         return trained
+
+    def train_at(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None,
+        extras: Sequence[Extras] | None,
+        position: int,
+    ) -> list[Parameters]:
+        """One job: its parameter sets after local training."""
+        job = jobs[position]
+        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        self._model.train()
+        data = cohort.data(job.client, "train")
+        params = tuple(_own(start.row(model)) for model in job.models)
+        with self._random_layers(key, job.client):
+            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
+        return list(params)
 
     def _train_one(
         self,
@@ -88,53 +107,63 @@ class LoopEngine:
             for positions in torch.split(shuffled, training.batch_size):
                 if self._has_batch_norm and len(positions) == 1:
                     continue  # a batch of one has no variance
-                batch = Batch(self._images(x[positions]), y[positions], positions)
+                images = self._images(x.index_select(0, positions))
+                batch = Batch(images, y.index_select(0, positions), positions)
                 params, memory = rule.step(self, params, memory, batch, extras, torch.tensor(index))
                 index += 1
         return params
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split."""
-        scores = np.full(len(cohort), np.nan)
-        for k, client in enumerate(cohort):
-            data = cohort.data(client, split)
-            if len(data):
-                predicted = self._probabilities(predictor, k, data).argmax(dim=1)
-                scores[k] = float((predicted == data.y.to(self.device)).double().mean())
-        return scores
+        return np.array([self.evaluate_at(predictor, cohort, split, k) for k in range(len(cohort))], dtype=np.float64)
+
+    def evaluate_at(self, predictor: Predictor, cohort: Cohort, split: Split, position: int) -> float:
+        """One member's accuracy, NaN where the split is empty."""
+        data = cohort.data(cohort.ids[position], split)
+        if not len(data):
+            return float("nan")
+        predicted = self._probabilities(predictor, position, data).argmax(dim=1)
+        return float((predicted == data.y.to(self.device)).double().mean())
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
-        return [self._probabilities(predictor, k, one).cpu().numpy() for k, one in enumerate(features)]
+        return [self.predict_at(predictor, features, k) for k in range(len(features))]
+
+    def predict_at(self, predictor: Predictor, features: Sequence[Features], position: int) -> NDArray[np.float32]:
+        """One client's class probabilities."""
+        found: NDArray[np.float32] = self._probabilities(predictor, position, features[position]).cpu().numpy()
+        return found
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
         """Cross-entropy of every sample under every model."""
-        result = []
-        for client in cohort:
-            data = cohort.data(client, split)
-            y = data.y.to(self.device)
-            per_model = [
-                cross_entropy(self._outputs(stack.row(m), data, self.apply), y, reduction="none")
-                for m in range(len(stack))
-            ]
-            result.append(torch.stack(per_model).cpu().numpy())
-        return result
+        return [self.losses_at(stack, cohort, split, k) for k in range(len(cohort))]
+
+    def losses_at(self, stack: Stack, cohort: Cohort, split: Split, position: int) -> NDArray[np.float32]:
+        """One member's losses (models × samples)."""
+        data = cohort.data(cohort.ids[position], split)
+        y = data.y.to(self.device)
+        per_model = [
+            cross_entropy(self._outputs(stack.row(m), data, self.apply), y, reduction="none") for m in range(len(stack))
+        ]
+        found: NDArray[np.float32] = torch.stack(per_model).cpu().numpy()
+        return found
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """Stream every client's latents through a statistic."""
-        summaries = []
-        params = stack.row(0)
-        for data in clients:
-            labels = data.y.to(self.device) if isinstance(data, Labelled) else None
-            summary: T | None = None
-            with torch.no_grad(), self._evaluating():
-                for begin, x in self._chunks(data):
-                    chunk = None if labels is None else labels[begin : begin + len(x)]
-                    summary = statistic.add(summary, self._encode(params, x), chunk)
-            if summary is None:
-                raise ValueError("a client without examples has no statistic")
-            summaries.append(summary)
-        return summaries
+        return [self.reduce_at(stack, clients, statistic, k) for k in range(len(clients))]
+
+    def reduce_at(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T], position: int) -> T:
+        """One client's statistic."""
+        data, params = clients[position], stack.row(0)
+        labels = data.y.to(self.device) if isinstance(data, Labelled) else None
+        summary: T | None = None
+        with torch.no_grad(), self._evaluating():
+            for begin, x in self._chunks(data):
+                chunk = None if labels is None else labels[begin : begin + len(x)]
+                summary = statistic.add(summary, self._encode(params, x), chunk)
+        if summary is None:
+            raise ValueError("a client without examples has no statistic")
+        return summary
 
     def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
         """The client's mixture of softmax outputs; models of weight zero are not run."""
@@ -160,15 +189,14 @@ class LoopEngine:
     def _images(self, x: Tensor) -> Tensor:
         """Standardised pixels, in the precision of the parameters."""
         mean, deviation = self._pixels
-        raw = x.dtype == torch.uint8
-        x = x.to(self._dtype)
-        return ((x / 255 if raw else x) - mean) / deviation
+        if x.dtype == torch.uint8:
+            return x.to(self._dtype).div_(255).sub_(mean).div_(deviation)
+        return (x.to(self._dtype) - mean) / deviation
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters and buffers."""
         with self._autocast():
-            logits: Tensor = functional_call(self._model, params, (x,))
-        return logits.to(self._dtype)
+            return self._functional.forward(params, x).to(self._dtype)
 
     def trained(self, params: Parameters) -> Parameters:
         """The tensors that training changes."""
@@ -188,16 +216,28 @@ class LoopEngine:
 
     def _encode(self, params: Parameters, x: Tensor) -> Tensor:
         with self._autocast():
-            latents: Tensor = functional_call(_Encoder(self._model), _prefixed(params), (x,))
-        return latents.to(self._dtype)
+            return self._functional.encode(params, x).to(self._dtype)
 
     def _autocast(self) -> AbstractContextManager[object]:
         if self.precision != "bf16":
             return nullcontext()
         return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
 
+    @contextmanager
+    def _random_layers(self, key: Key, client: int) -> Iterator[None]:
+        """Layers that draw (dropout) draw the same wherever and after whomever the client is trained."""
+        devices = [self.device] if self.device.startswith("cuda") else []
+        with torch.random.fork_rng(devices=devices):
+            torch.manual_seed(stream_seed(key.seed, "random layers", key.round, client))
+            yield
+
     def _evaluating(self) -> "_EvaluationMode":
         return _EvaluationMode(self._model)
+
+
+def _own(params: Parameters) -> Parameters:
+    """Copies, so that BatchNorm's running statistics do not touch the start stack."""
+    return {name: tensor.clone() for name, tensor in params.items()}
 
 
 def has_batch_norm(model: nn.Module) -> bool:
@@ -206,22 +246,21 @@ def has_batch_norm(model: nn.Module) -> bool:
 
 
 def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
-    """Name the first client whose training left the finite numbers."""
+    """Stop at the first job, in order, whose training left the finite numbers."""
     for row in np.flatnonzero(~trained.finite())[:1]:
         client = [job.client for job in jobs for _ in job.models][row]
         raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
 
 
-class _Encoder(nn.Module):
-    """A model seen through `encode`, so that a functional call can reach it."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, x: Tensor) -> Tensor:
-        latents: Tensor = self.model.encode(x)  # type: ignore[operator]
-        return latents
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """One torch thread for a while: small models lose from more, and sums keep their order."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 class _EvaluationMode:
@@ -236,12 +275,3 @@ class _EvaluationMode:
 
     def __exit__(self, *_: object) -> None:
         self._model.train(self._was_training)
-
-
-def _own(params: Parameters) -> Parameters:
-    """Copies, so that BatchNorm's running statistics do not touch the start stack."""
-    return {name: tensor.clone() for name, tensor in params.items()}
-
-
-def _prefixed(params: Parameters) -> Parameters:
-    return {f"model.{name}": tensor for name, tensor in params.items()}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.func import vmap
+from torch.func import functional_call, vmap
 
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
@@ -16,7 +16,7 @@ from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.replay import ReplayEngine
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
 from fedflux.engine.schedule import schedules
-from fedflux.engine.stack import Stack
+from fedflux.engine.stack import Parameters, Stack
 from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance
 
 SHARE = 0.4
@@ -57,6 +57,12 @@ class StackedEngine(BatchedEngine):
         self._advances: dict[Rule, Advance] = {}
         self._data: dict[OnDevice, Resident] = {}
         self._per_client: float | None = None
+
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters, in a form that can be mapped and compiled."""
+        with self._autocast():
+            logits: Tensor = functional_call(self._model, params, (x,))
+        return logits.to(self._dtype)
 
     def train(
         self,

@@ -2,8 +2,7 @@
 
 import platform
 import sqlite3
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -16,7 +15,7 @@ from fedflux.algorithms import make_algorithm
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
-from fedflux.engine import Engine, make_engine
+from fedflux.engine import Engine, make_engine, one_thread
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label, revision
@@ -134,14 +133,3 @@ def _check_clusters(config: RunConfig, federation: Federation) -> None:
     members = cohort_size(federation, config)
     if config.clusters > members:
         raise FedfluxError(f"--clusters {config.clusters}, but {members} clients take part in a round: ask for fewer")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread while a run lasts: small models lose from more, and sums keep their order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

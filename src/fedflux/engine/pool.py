@@ -1,0 +1,259 @@
+"""Worker processes of one engine: started once, fed by their parent, gone with it."""
+
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from typing import Any
+
+import torch
+
+from fedflux.engine.base import DivergedError
+from fedflux.engine.parcel import Parcel, receive, send
+from fedflux.engine.shares import Shares, deal
+
+Do = Callable[[str, tuple[Any, ...], int], object]
+"""(method, its arguments, position) → that position's part of the result."""
+Prepare = Callable[[], Do]
+"""Called once in every worker, with one torch thread."""
+GOODBYE = 5.0
+"""Seconds that an idle worker has to leave by itself."""
+
+
+class WorkerDiedError(RuntimeError):
+    """A worker process ended without an answer; the message names the clients it had."""
+
+
+@dataclass(eq=False)
+class _Worker:
+    process: BaseProcess
+    connection: "Connection[Any, Any]"
+    holds: set[int] = field(default_factory=set)
+    """Which of the pool's shared objects it was given."""
+    call: int = -1
+    task: list[int] = field(default_factory=list)
+
+
+class Pool:
+    """Up to `limit` processes that answer calls position by position, with objects that all of them share."""
+
+    def __init__(self, prepare: Prepare, limit: int) -> None:
+        self._prepare = prepare
+        self._limit = limit
+        self._workers: list[_Worker] = []
+        self._shared: dict[int, Parcel] = {}
+        self._homes: dict[tuple[int, int], int] = {}
+        self._calls = 0
+
+    @property
+    def pids(self) -> list[int]:
+        """The process id of every worker."""
+        return [worker.process.pid or 0 for worker in self._workers]
+
+    def share(self, key: int, content: object) -> None:
+        """Put an object where every worker can read it; calls name it by its key."""
+        if key not in self._shared:
+            self._shared[key] = Parcel(content)
+
+    def forget(self, key: int) -> None:
+        """Drop a shared object everywhere."""
+        self._shared.pop(key).close()
+        self._homes = {home: worker for home, worker in self._homes.items() if home[0] != key}
+
+    def map(
+        self,
+        method: str,
+        call: Parcel,
+        uses: int | None,
+        clients: Sequence[int],
+        weights: Sequence[float],
+    ) -> list[Any]:
+        """The result of every position, in order; the first error in that order is raised as it was.
+
+        `uses` is the key of the shared object that the call names. A client goes to the worker that had it before,
+        since that one has its data made.
+        """
+        self._start(min(self._limit, len(clients)))
+        self._calls += 1
+        count = len(self._workers)
+        places = [(-1 if uses is None else uses, client) for client in clients]
+        homes = deal(weights, [None if uses is None else self._homes.get(place) for place in places], count)
+        if uses is not None:
+            self._homes.update(zip(places, homes, strict=True))
+        shares = Shares(weights, homes, count)
+        results: dict[int, Any] = {}
+        errors: dict[int, BaseException] = {}
+        try:
+            for worker in self._workers:
+                self._give(worker, shares, method, call, uses)
+            while busy := [worker for worker in self._workers if worker.task]:
+                ready = wait([worker.connection for worker in busy])
+                for worker in busy:
+                    if worker.connection in ready:
+                        self._answer(worker, method, clients, results, errors)
+                        for position, error in errors.items():
+                            if not isinstance(error, DivergedError):  # that one is only found when all are trained
+                                shares.drop_after(position)
+                        self._give(worker, shares, method, call, uses)
+        except BaseException:
+            self.kill()  # whatever a worker still does is for nobody
+            raise
+        if errors:
+            raise errors[min(errors, key=lambda p: (isinstance(errors[p], DivergedError), p))]
+        return [results[position] for position in range(len(clients))]
+
+    def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: int | None) -> None:
+        worker.task = shares.take(self._workers.index(worker))
+        if not worker.task:
+            return
+        with suppress(OSError):  # it died while idle: listening finds out
+            for key in worker.holds - self._shared.keys():
+                send(worker.connection, ("forget", key))
+            worker.holds &= self._shared.keys()
+            if uses is not None and uses not in worker.holds:
+                send(worker.connection, ("hold", uses))
+                self._shared[uses].send(worker.connection)
+                worker.holds.add(uses)
+            if worker.call != self._calls:
+                send(worker.connection, ("call", method))
+                call.send(worker.connection)
+                worker.call = self._calls
+            send(worker.connection, ("do", worker.task))
+
+    def _answer(
+        self,
+        worker: _Worker,
+        method: str,
+        clients: Sequence[int],
+        results: dict[int, Any],
+        errors: dict[int, BaseException],
+    ) -> None:
+        try:
+            done, failed = receive(worker.connection, own=True)
+        except (EOFError, OSError):
+            had = ", ".join(str(clients[position]) for position in sorted(worker.task))
+            raise WorkerDiedError(
+                f"a worker process {_cause(worker.process)} while it had client {had} to {method}; "
+                "engine loop needs no workers"
+            ) from None
+        results.update(done)
+        errors.update(failed)
+        worker.task = []
+
+    def _start(self, count: int) -> None:
+        while len(self._workers) < count:
+            self._workers.append(_start_worker(self._prepare))
+
+    def close(self) -> None:
+        """Let the workers leave, and end those that do not."""
+        for worker in self._workers:
+            worker.connection.close()
+        for worker in self._workers:
+            if not worker.task:
+                worker.process.join(GOODBYE)
+        self.kill()
+        for parcel in self._shared.values():
+            parcel.close()
+        self._shared.clear()
+
+    def kill(self) -> None:
+        """End the workers now; shared objects stay for those that come after."""
+        for worker in self._workers:
+            worker.process.kill()
+        for worker in self._workers:
+            worker.process.join()
+            worker.connection.close()
+        self._workers.clear()
+        self._homes.clear()
+
+
+def _cause(process: BaseProcess) -> str:
+    process.join(GOODBYE)
+    code = process.exitcode
+    if code is not None and code < 0:
+        return f"was killed ({signal.Signals(-code).name}; out of memory?)"
+    return f"ended (exit status {code})"
+
+
+def _start_worker(prepare: Prepare) -> _Worker:
+    """Workers are forked from a server that has imported torch and used nothing of it, which is quick and safe."""
+    context = multiprocessing.get_context("forkserver")
+    known = [name for name in ("fedflux.cli",) if name in sys.modules]
+    context.set_forkserver_preload(["torch", "fedflux.engine", *known])
+    ours, theirs = context.Pipe()
+    process = context.Process(target=_serve, args=(theirs, prepare), daemon=True)
+    process.start()
+    theirs.close()
+    return _Worker(process, ours)
+
+
+def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
+    """What a worker does until its parent closes the connection; the parent alone answers Ctrl-C."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_leave_with_parent, daemon=True).start()
+    torch.set_num_threads(1)
+    shared: dict[int, Any] = {}
+    do: Do | None = None
+    method, arguments = "", ()
+    fault: Exception | None = None
+    while True:
+        try:
+            order, value = receive(connection)
+            if order == "hold":
+                shared[value] = receive(connection)
+            elif order == "forget":
+                del shared[value]
+            elif order == "call":
+                fault, method, arguments = None, value, ()
+                arguments = receive(connection, shared.__getitem__)
+                do = do or prepare()
+            elif do is None or fault is not None:
+                send(connection, ({}, dict.fromkeys(value, fault)))
+            else:
+                send(connection, _work(do, method, arguments, value))
+        except (EOFError, OSError):
+            return
+        except Exception as error:  # what came cannot be made here: a class this process cannot import, say
+            fault = _portable(error)
+
+
+def _leave_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+    wait([parent.sentinel])
+    os._exit(1)
+
+
+def _work(
+    do: Do, method: str, arguments: tuple[Any, ...], positions: Sequence[int]
+) -> tuple[Mapping[int, object], Mapping[int, BaseException]]:
+    """Results and errors by position."""
+    done: dict[int, object] = {}
+    failed: dict[int, BaseException] = {}
+    for position in positions:
+        try:
+            done[position] = do(method, arguments, position)
+        except Exception as error:
+            failed[position] = _portable(error)
+    return done, failed
+
+
+def _portable(error: Exception) -> Exception:
+    """The same exception if it survives pickling, otherwise its words; where it happened rides along as a note."""
+    where = "".join(traceback.format_exception(error))
+    try:
+        copy = pickle.loads(pickle.dumps(error))
+        if type(copy) is not type(error) or str(copy) != str(error):
+            raise TypeError
+    except Exception:
+        error = RuntimeError(f"{type(error).__name__}: {error}")
+    error.add_note(f"in a worker process:\n{where}")
+    return error

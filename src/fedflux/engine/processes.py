@@ -1,0 +1,203 @@
+"""Clients over the cores of one machine: each worker process runs the reference engine on one torch thread."""
+
+import multiprocessing
+import os
+import sys
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import nn
+
+from fedflux.data import Cohort, Features, Federation, Split
+from fedflux.engine.base import Job, Key, Statistic, Training
+from fedflux.engine.loop import LoopEngine, check_finite, one_thread
+from fedflux.engine.parcel import Parcel
+from fedflux.engine.pool import Pool
+from fedflux.engine.predictor import Predictor
+from fedflux.engine.rules import Extras, Rule
+from fedflux.engine.stack import Stack
+from fedflux.errors import FedfluxError
+from fedflux.models import build_model
+
+T = TypeVar("T")
+FEDERATIONS = 2
+"""How many federations (a full and a blind view, say) stay shared at a time."""
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """How a worker makes the model anew: what `build_model` is told."""
+
+    name: str
+    image_shape: tuple[int, int, int]
+    classes: int
+    seed: int
+
+    def build(self) -> nn.Module:
+        """The model with its initial weights."""
+        return build_model(self.name, self.image_shape, self.classes, self.seed)
+
+
+class ProcessesEngine:
+    """The results of `loop`, bit for bit, from one worker a core.
+
+    Workers start at the first call with more than one client. Datasets and parameters lie in memory that all processes
+    map; a client's examples are made in the worker that trains it. Where there can be no workers (one core, or inside a
+    worker of a comparison) clients run one after another in this process.
+    """
+
+    name = "processes"
+    device = "cpu"
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+        workers: int | None = None,
+    ) -> None:
+        if device != "cpu":
+            raise FedfluxError(
+                f"engine processes runs on the CPU, not on {device}: add --device cpu or leave --engine out"
+            )
+        if sys.platform == "win32":
+            raise FedfluxError("engine processes needs Linux or macOS: use --engine loop")
+        self.precision = precision
+        self.workers = _cores() if workers is None else workers
+        self._loop = LoopEngine(recipe.build(), "cpu", precision, pixels)
+        self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
+        self._federations: dict[int, Federation] = {}
+        self._finalizer = weakref.finalize(self, _close, self._pool, os.getpid())
+
+    def __enter__(self) -> "ProcessesEngine":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the workers and free the shared memory; a later call would start new ones."""
+        self._federations.clear()
+        self._pool.close()
+
+    def initial(self) -> Stack:
+        """The model as it was built."""
+        return self._loop.initial()
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of every job."""
+        clients = [job.client for job in jobs]
+        weights = [float(cohort.federation.size(job.client, "train") * len(job.models)) for job in jobs]
+        parts = self._map("train", (start, cohort, jobs, training, key, rule, extras), clients, weights, cohort)
+        trained = Stack.join([row for rows in parts for row in rows])
+        check_finite(trained, jobs, key)
+        return trained
+
+    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member on a split."""
+        return np.array(
+            self._map("evaluate", (predictor, cohort, split), cohort.ids, cohort.sizes(split).tolist(), cohort),
+            dtype=np.float64,
+        )
+
+    def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
+        """Class probabilities of every client's images."""
+        return self._map("predict", (predictor, features), range(len(features)), [float(len(f)) for f in features])
+
+    def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
+        """Cross-entropy of every sample under every model."""
+        return self._map("losses", (stack, cohort, split), cohort.ids, cohort.sizes(split).tolist(), cohort)
+
+    def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
+        """Stream every client's latents through a statistic."""
+        arguments = (stack, clients, statistic)
+        return self._map("reduce", arguments, range(len(clients)), [float(len(one)) for one in clients])
+
+    def _map(
+        self,
+        method: str,
+        arguments: tuple[Any, ...],
+        clients: Sequence[int],
+        weights: Sequence[float],
+        cohort: Cohort | None = None,
+    ) -> list[Any]:
+        """One part of the result a position, from workers where there are several of both."""
+        if len(clients) < 2 or self.workers < 2 or multiprocessing.current_process().daemon:
+            with one_thread():
+                return [getattr(self._loop, f"{method}_at")(*arguments, k) for k in range(len(clients))]
+        uses = None if cohort is None else self._share(cohort.federation)
+        try:
+            call = Parcel(arguments, self._known)
+        except Exception as error:
+            told = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise FedfluxError(
+                f"engine processes cannot send what {method} was given to its workers ({told}): "
+                "define rules and statistics at the top of a module, or use --engine loop"
+            ) from error
+        try:
+            return self._pool.map(method, call, uses, clients, weights)
+        finally:
+            call.close()
+
+    def _share(self, federation: Federation) -> int:
+        key = id(federation)  # held below, so that no other can get this id
+        if key not in self._federations:
+            while len(self._federations) >= FEDERATIONS:
+                oldest = next(iter(self._federations))
+                self._pool.forget(oldest)
+                del self._federations[oldest]
+            self._pool.share(key, replace(federation, cache_bytes=federation.cache_bytes // self.workers))
+            self._federations[key] = federation
+        return key
+
+    def _known(self, item: object) -> int | None:
+        return id(item) if isinstance(item, Federation) and id(item) in self._federations else None
+
+
+@dataclass(frozen=True)
+class _Prepare:
+    """What a worker begins with: an engine of its own."""
+
+    recipe: Recipe
+    precision: str
+    pixels: tuple[float, float]
+
+    def __call__(self) -> "_Do":
+        return _Do(LoopEngine(self.recipe.build(), "cpu", self.precision, self.pixels))
+
+
+@dataclass(frozen=True)
+class _Do:
+    """One position of a call on the reference engine."""
+
+    loop: LoopEngine
+
+    def __call__(self, method: str, arguments: tuple[Any, ...], position: int) -> object:
+        return getattr(self.loop, f"{method}_at")(*arguments, position)
+
+
+def _cores() -> int:
+    """The cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _close(pool: Pool, owner: int) -> None:
+    """At the end of the engine or of the interpreter; a forked copy of this process leaves the workers alone."""
+    if os.getpid() == owner:
+        pool.close()

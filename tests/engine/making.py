@@ -1,0 +1,99 @@
+"""Rules, statistics and models that worker processes can import."""
+
+import os
+import signal
+import time
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedflux.engine.rules import Apply, Batch, Extras
+from fedflux.engine.stack import Parameters
+
+
+@dataclass(frozen=True)
+class Coupled:
+    """Two parameter sets: both descend the loss of their mixture, each pulled towards its client's anchor."""
+
+    lr: float
+
+    def start(self, params: tuple[Parameters, ...]) -> None:
+        """No memory."""
+
+    def step(
+        self, apply: Apply, params: tuple[Parameters, ...], memory: Any, batch: Batch, extras: Extras, index: int
+    ) -> tuple[tuple[Parameters, ...], Any]:
+        share = extras["share"]
+        logits = share * apply(params[0], batch.x) + (1 - share) * apply(params[1], batch.x)
+        weights = extras["weights"][batch.positions]
+        loss = (weights * cross_entropy(logits, batch.y, reduction="none")).mean()
+        for one in params:
+            loss = loss + 0.01 * (one["classifier.weight"] - extras["anchor"]).square().sum()
+        gradients = torch.autograd.grad(loss, [tensor for one in params for tensor in one.values()])
+        moved = iter(gradients)
+        return tuple(
+            {n: (t - self.lr * next(moved)).detach().requires_grad_() for n, t in one.items()} for one in params
+        ), memory
+
+
+class OddError(Exception):
+    """An exception that pickle cannot make again."""
+
+    def __init__(self, first: str, second: str) -> None:
+        super().__init__(f"{first} and {second}")
+
+
+@dataclass(frozen=True)
+class Failing:
+    """Fails for clients whose extras say so."""
+
+    def start(self, params: tuple[Parameters, ...]) -> None:
+        """No memory."""
+
+    def step(
+        self, apply: Apply, params: tuple[Parameters, ...], memory: Any, batch: Batch, extras: Extras, index: int
+    ) -> tuple[tuple[Parameters, ...], Any]:
+        match int(extras["what"]):
+            case 1:
+                raise KeyError(f"extras of client {int(extras['client'])}")
+            case 2:
+                os.kill(os.getpid(), signal.SIGKILL)
+            case 3:
+                raise OddError("this", "that")
+            case 4:
+                time.sleep(600)
+            case 5:
+                return tuple({n: t * float("nan") for n, t in one.items()} for one in params), memory
+        return params, memory
+
+
+@dataclass(frozen=True)
+class Collect:
+    """All latents, and the labels if any."""
+
+    def add(
+        self, so_far: tuple[Tensor, Tensor | None] | None, latents: Tensor, labels: Tensor | None
+    ) -> tuple[Tensor, Tensor | None]:
+        if so_far is None:
+            return latents, labels
+        both = None if labels is None or so_far[1] is None else torch.cat([so_far[1], labels])
+        return torch.cat([so_far[0], latents]), both
+
+
+class Dropping(nn.Module):
+    """A model with random layers."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(image_shape), 32), nn.ReLU(), nn.Dropout(0.5))
+        self.out = nn.Linear(32, classes)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encode(x))
