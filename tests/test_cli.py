@@ -123,7 +123,7 @@ def test_ctrl_c_ends_a_run_with_130_and_keeps_its_folder(tmp_path: Path) -> None
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True) as running:
         limit = time.monotonic() + 60
-        while not (tmp_path / "run" / "checkpoints" / "round-0001.json").exists() and time.monotonic() < limit:
+        while not (tmp_path / "run" / "checkpoints" / "round-0002.json").exists() and time.monotonic() < limit:
             time.sleep(0.01)
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=60)
