@@ -25,7 +25,7 @@ from fedflux.experiments.report import write_report
 from fedflux.experiments.run_folder import read_config
 from fedflux.experiments.runner import build_federation, run_config
 from fedflux.experiments.sitting import StoppedError
-from fedflux.experiments.store import STORE_FILE, Store, store_file
+from fedflux.experiments.store import Store, export_store, merge_stores
 from fedflux.files import make_folder
 from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, flag, takes
 from fedflux.flux.clustering import ALPHA
@@ -129,10 +129,7 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Take the cells of other stores into one; cells that are there already stay as they are."""
-    target = Store(store)
-    counts = [target.merge(other) for other in others]
-    total = {key: sum(count[key] for count in counts) for key in ("added", "known", "different")}
-    answer = {"cells": len(target), "path": str(target.path), **total}
+    answer = merge_stores(store, others)
     words = "{added} cells taken in, {known} known already ({different} of them with other numbers): {cells} in {path}"
     _answer(answer, as_json, lambda a: display.show_line(words.format(**a)))
 
@@ -144,10 +141,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write all cells of a store as CSV, one row a cell."""
-    path = store_file(store)
-    if not path.is_file():
-        raise FedfluxError(f"{store} holds no store: give a {STORE_FILE} file, or the folder it is in")
-    answer = {"cells": Store(path).export(out), "path": str(out)}
+    answer = {"cells": export_store(store, out), "path": str(out)}
     _answer(answer, as_json, lambda a: display.show_line(f"{a['cells']} cells written to {a['path']}"))
 
 

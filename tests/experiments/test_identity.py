@@ -76,7 +76,7 @@ def test_settings_that_a_shift_does_not_read_do_not_count(
     one, two = (build_federation(config)[0] for config in pair)
     for client in range(5):
         for split in ("train", "test"):
-            mine, other = (f.materialise(client, split) for f in (one, two))  # type: ignore[arg-type]
+            mine, other = (f.materialise(client, split) for f in (one, two))
             assert torch.equal(mine.x, other.x)
             assert torch.equal(mine.y, other.y)
 
