@@ -123,7 +123,7 @@ def test_ctrl_c_ends_a_run_with_130_and_keeps_its_folder(tmp_path: Path) -> None
     env = {**os.environ, "PYTHONPATH": str(SOURCE)}
     with subprocess.Popen(command, cwd=tmp_path, env=env, stdout=-1, stderr=-1, text=True) as running:
         limit = time.monotonic() + 60
-        while not (tmp_path / "run" / "checkpoints" / "round-0001.json").exists() and time.monotonic() < limit:
+        while not (tmp_path / "run" / "checkpoints" / "round-0002.json").exists() and time.monotonic() < limit:
             time.sleep(0.01)
         running.send_signal(signal.SIGINT)
         stdout, stderr = running.communicate(timeout=60)
@@ -264,6 +264,27 @@ def test_ctrl_c_is_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "recluster", interrupt)
     done = call("cluster", "run")
     assert (done.status, done.stdout, done.stderr) == (130, "", "fedflux: stopped\n")
+
+
+def test_stores_are_joined_and_exported(call: Call, tmp_path: Path) -> None:
+    for place in ("here", "there"):
+        call("run", *SHORT, "--algorithm", "fedavg" if place == "here" else "local", "--out", f"{place}/run", "--json")
+    merged = call("store", "merge", "here", "there", "--json").json()
+    assert (merged["cells"], merged["added"], merged["known"]) == (2, 1, 0)
+    assert call("store", "export", "here", "--out", "cells.csv", "--json").json() == {"cells": 2, "path": "cells.csv"}
+    assert (tmp_path / "cells.csv").read_text().count("\n") == 3
+    for command in (("merge", "new", "nowhere"), ("export", "nowhere")):
+        assert call("store", *command).status == 2
+    assert not (tmp_path / "new").exists()
+
+
+def test_compare_and_report_answer_with_json(call: Call, tmp_path: Path) -> None:
+    grid = ("--algorithms", "fedavg,flux", "--shifts", "px", "--clients", "3", "--rounds", "1")
+    answer = call("compare", *grid, "--out", "grid", "--json").json()
+    assert {line["algorithm"] for line in answer["cells"]} == {"fedavg", "flux"}
+    assert answer.keys() >= {"cells", "paper"}
+    page = call("report", "grid", "--json").json()["report"]
+    assert "plotly" in Path(tmp_path / page).read_text(encoding="utf-8")
 
 
 # bad input

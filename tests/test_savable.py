@@ -80,6 +80,14 @@ def test_views_and_odd_strides_come_back() -> None:
     assert same(state, through_disk(state))
 
 
+@pytest.mark.parametrize("shape", [(), (1,), (0,), (1, 0, 2)])
+def test_arrays_keep_their_shape(shape: tuple[int, ...]) -> None:
+    state = Outer(Inner({"t": torch.ones(shape)}), np.full(shape, 3), np.ones(shape, bool), (), (1, ""))
+    back = through_disk(state)
+    assert back.labels.shape == back.flags.shape == tuple(back.inner.tensors["t"].shape) == shape
+    assert same(state, back)
+
+
 def test_numpy_scalars_become_plain_numbers() -> None:
     state = Outer(Inner({}), np.zeros(1, np.int64), np.zeros(1, bool), (np.float64(0.1),), (np.int64(4), "x"))  # type: ignore[arg-type]
     back = through_disk(state)

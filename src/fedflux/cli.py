@@ -16,16 +16,18 @@ from fedflux.data.export import MANIFEST, export_federation
 from fedflux.data.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.experiments.compare import compare as run_comparison
-from fedflux.experiments.compare import names, numbers, pick_reference, plan
+from fedflux.experiments.compare import plan
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.doctor import examine
+from fedflux.experiments.grid import comparison
 from fedflux.experiments.recluster import recluster
 from fedflux.experiments.report import write_report
+from fedflux.experiments.run_folder import read_config
 from fedflux.experiments.runner import build_federation, run_config
 from fedflux.experiments.sitting import StoppedError
-from fedflux.experiments.store import STORE_FILE, Store, store_file
+from fedflux.experiments.store import Store, export_store, merge_stores
 from fedflux.files import make_folder
-from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, takes
+from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, flag, takes
 from fedflux.flux.clustering import ALPHA
 
 app = typer.Typer(
@@ -56,6 +58,8 @@ def run(
 ) -> None:
     """Train one algorithm on one federation and evaluate it twice: clients known from training, and unseen ones."""
     settings = make_config({**told, "until": until, "out": out, "resume": resume or None}, config)
+    if resume and settings.out and read_config(Path(settings.out)) is None:
+        display.stderr.print("nothing to resume there: starting", highlight=False)
     title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"
     try:
         with display.rounds_bar(title, settings.rounds) as on_round:
@@ -69,27 +73,33 @@ def run(
 @takes(name for name in FLAGS if name not in GRID)
 def compare(
     told: dict[str, Any],
-    algorithms: Annotated[str, typer.Option(help=f"{', '.join(ALGORITHMS)}, with commas, or all")] = "fedavg,flux",
-    shifts: Annotated[str, typer.Option(help=f"{', '.join([*SHIFTS, *MIXES])}, with commas")] = "px,py,pygx,pxgy",
-    levels: Annotated[str, typer.Option(help="1 to 8: 4, or 1,3, or 1-8")] = "4",
-    seeds: Annotated[str, typer.Option(help="42, or 42-46")] = "42",
-    jobs: Annotated[int, typer.Option(min=1, help="processes that run at once")] = 1,
-    reference: Annotated[
-        str | None, typer.Option(help="algorithm the others are compared with (default: fedavg, else the first)")
+    algorithms: Annotated[
+        str | None, flag("--algorithms", f"{', '.join(ALGORITHMS)}, with commas, or all (default: fedavg,flux)")
     ] = None,
-    out: Annotated[Path, typer.Option(help="folder of the runs and their store")] = Path("runs/compare"),
+    shifts: Annotated[
+        str | None, flag("--shifts", f"{', '.join([*SHIFTS, *MIXES])}, with commas (default: px,py,pygx,pxgy)")
+    ] = None,
+    levels: Annotated[str | None, flag("--levels", "1 to 8: 4, or 1,3, or 1-8 (default: 4)")] = None,
+    seeds: Annotated[str | None, flag("--seeds", "42, or 42-46 (default: 42)")] = None,
+    jobs: Annotated[
+        int | None, flag("--jobs", "processes that run at once, each with the data in its memory (default: 1)")
+    ] = None,
+    reference: Annotated[
+        str | None, flag("--reference", "algorithm the others are compared with (default: fedavg, else the first)")
+    ] = None,
+    out: Annotated[Path | None, flag("--out", "folder of the runs and their store (default: runs/compare)")] = None,
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Run a grid of algorithms, shifts, levels and seeds; finished cells are never repeated, stopped ones go on."""
-    chosen = names(algorithms, list(ALGORITHMS), "algorithms")
-    grid = names(shifts, [*SHIFTS, *MIXES], "shifts"), numbers(levels, "levels"), numbers(seeds, "seeds")
-    against = pick_reference(reference, chosen)
-    cells = plan(told, chosen, *grid, out, config)
-    store = Store(Path(cells[0].config.store or out / STORE_FILE))
+    grid = {"algorithms": algorithms, "shifts": shifts, "levels": levels, "seeds": seeds, "jobs": jobs}
+    given = {**grid, "reference": reference, "out": out}
+    wanted, others = comparison(given, told, config)
+    cells = plan(others, wanted.algorithms, wanted.shifts, wanted.levels, wanted.seeds, wanted.out)
+    store = Store(Path(cells[0].config.store or wanted.out))
     try:
-        with display.comparison_table(cells) as on_change:
-            answer = run_comparison(cells, store, jobs, against, on_change)
+        with display.comparison_table() as on_change:
+            answer = run_comparison(cells, store, wanted.jobs, wanted.reference, on_change)
     except KeyboardInterrupt:
         _fail(f"stopped: {len(store)} finished cells are kept in {store.path}; the same command goes on", 130)
     _answer(answer, as_json, display.show_comparison)
@@ -119,10 +129,7 @@ def merge(
     as_json: Json = False,
 ) -> None:
     """Take the cells of other stores into one; cells that are there already stay as they are."""
-    target = Store(store)
-    counts = [target.merge(other) for other in others]
-    total = {key: sum(count[key] for count in counts) for key in ("added", "known", "different")}
-    answer = {"cells": len(target), "path": str(target.path), **total}
+    answer = merge_stores(store, others)
     words = "{added} cells taken in, {known} known already ({different} of them with other numbers): {cells} in {path}"
     _answer(answer, as_json, lambda a: display.show_line(words.format(**a)))
 
@@ -134,10 +141,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Write all cells of a store as CSV, one row a cell."""
-    path = store_file(store)
-    if not path.is_file():
-        raise FedfluxError(f"{store} holds no store: give a {STORE_FILE} file, or the folder it is in")
-    answer = {"cells": Store(path).export(out), "path": str(out)}
+    answer = {"cells": export_store(store, out), "path": str(out)}
     _answer(answer, as_json, lambda a: display.show_line(f"{a['cells']} cells written to {a['path']}"))
 
 

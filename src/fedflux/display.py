@@ -1,7 +1,8 @@
 """What people see in the terminal: a progress bar while a run lasts, tables afterwards."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from math import isnan
 from statistics import mean
 from typing import Any
 
@@ -13,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedflux.errors import FedfluxError
-from fedflux.experiments.compare import Cell, Status
+from fedflux.experiments.compare import Status
 from fedflux.experiments.sitting import Progress as RoundProgress
 
 stdout = Console()
@@ -36,10 +37,11 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
         task = bar.add_task(title, total=rounds, state="starting")
 
         def show(progress: RoundProgress) -> None:
-            state = f"validation {progress.accuracy:.1f} %  clusters {progress.clusters}"
+            accuracy = "–" if isnan(progress.accuracy) else f"{progress.accuracy:.1f} %"
+            state = f"validation {accuracy}  clusters {progress.clusters}"
             bar.update(task, completed=progress.round, state=state)
             for event in progress.events:
-                bar.console.print(f"  {event}", highlight=False)
+                bar.console.print(f"  {event}", highlight=False, markup=False)
 
         try:
             yield show
@@ -51,7 +53,7 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
 
 
 @contextmanager
-def comparison_table(cells: Sequence[Cell]) -> Iterator[Callable[[Status], None]]:
+def comparison_table() -> Iterator[Callable[[Status], None]]:
     """A table on stderr that fills in: known association by algorithm and shift, and what is running."""
     with Live(console=stderr, refresh_per_second=4) as live:
         told = 0
@@ -81,7 +83,8 @@ def _filling(status: Status) -> Group:
                 for index, cell in enumerate(status.cells)
                 if (cell.config.algorithm, cell.config.shift) == (algorithm, shift)
             ]
-            known = [status.results[index]["known"] for index in place if index in status.results]
+            finished = [status.results[index]["known"] for index in place if index in status.results]
+            known = [score for score in finished if score is not None]
             texts.append(f"{mean(known):.1f} [dim]{len(known)}/{len(place)}" if known else f"[dim]0/{len(place)}")
         table.add_row(algorithm, *texts)
     running = [Text(f"  {status.cells[index].name}: {state}") for index, state in sorted(status.running.items())]
@@ -90,8 +93,8 @@ def _filling(status: Status) -> Group:
 
 def show_comparison(answer: dict[str, Any]) -> None:
     """Per shift and over all: mean ± deviation over seeds, worst client, clusters, the paper's figures beside ours."""
-    printed = {(figure["algorithm"], figure["shift"]): figure for figure in answer["paper"]}
-    scopes = dict.fromkeys(figure["scope"] for figure in answer["paper"])
+    notes: dict[str, str] = {}
+    printed = bool(answer["paper"])
     order = list(dict.fromkeys(line["shift"] for line in answer["shifts"]))
     by_shift = sorted(answer["shifts"], key=lambda line: order.index(line["shift"]))
     for lines, title in ((by_shift, "by shift"), (answer["overall"], "over all shifts")):
@@ -108,7 +111,6 @@ def show_comparison(answer: dict[str, Any]) -> None:
             if before not in (None, shift):
                 table.add_section()
             before = shift
-            figure = printed.get((line["algorithm"], shift))
             table.add_row(
                 shift or "all",
                 line["algorithm"],
@@ -117,13 +119,13 @@ def show_comparison(answer: dict[str, Any]) -> None:
                 _spread(line, "test"),
                 _percent(line["test_worst_mean"]),
                 "–" if line["pairs_right_mean"] is None else f"{line['pairs_right_mean']:.3f}",
-                *([_beside(figure)] if printed else []),
+                *([_beside(answer["paper"], line, notes)] if printed else []),
             )
         stdout.print(table)
         for scope in dict.fromkeys(line["scope"] for line in lines):
             stdout.print(f"  ours: {scope}", highlight=False)
-    for scope in scopes:
-        stdout.print(f"  paper: {scope}", highlight=False)
+    for scope, letter in notes.items():
+        stdout.print(f"  paper {letter}: {scope}", highlight=False)
     _show_differences(answer)
     stdout.print(
         f"{answer['planned']} cells: {answer['finished_before']} finished before, {answer['ran']} run now, "
@@ -156,10 +158,20 @@ def _spread(line: dict[str, Any], score: str) -> str:
     return f"{middle:.1f}" if deviation is None else f"{middle:.1f} ± {deviation:.1f}"
 
 
-def _beside(figure: dict[str, Any] | None) -> str:
-    if figure is None:
+def _beside(figures: list[dict[str, Any]], line: dict[str, Any], notes: dict[str, str]) -> str:
+    """The paper's figures for a line, with a letter for what they are over; one level's only beside that level's."""
+    fitting = [
+        figure
+        for figure in figures
+        if (figure["algorithm"], figure["shift"]) == (line["algorithm"], line.get("shift"))
+        and (list(figure["levels"]) == line["levels"] or len(figure["levels"]) != 1)
+        and (figure["known"], figure["test"]) != (None, None)
+    ]
+    if not fitting:
         return "–"
-    return " / ".join("–" if figure[score] is None else f"{figure[score]:.1f}" for score in ("known", "test"))
+    figure = next((one for one in fitting if list(one["levels"]) == line["levels"]), fitting[0])
+    letter = notes.setdefault(figure["scope"], chr(ord("a") + len(notes)))
+    return " / ".join("–" if figure[k] is None else f"{figure[k]:.1f}" for k in ("known", "test")) + f" {letter}"
 
 
 def show_run(result: dict[str, Any]) -> None:

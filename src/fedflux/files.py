@@ -44,9 +44,15 @@ def _keep_name(folder: Path) -> None:
 
 
 def append_line(path: Path, content: Any) -> bytes:
-    """One JSON document as a line at the end of a file; what was written comes back."""
+    """One JSON document as a line at the end of a file; what was written comes back.
+
+    A line that a full disk or a kill cut off before stays alone: the new one begins after it.
+    """
     line = (dumps(jsonable(content), ensure_ascii=False) + "\n").encode()
-    with path.open("ab") as handle:
+    with path.open("a+b") as handle:
+        if handle.seek(0, os.SEEK_END):
+            handle.seek(-1, os.SEEK_END)
+            line = line if handle.read(1) == b"\n" else b"\n" + line
         handle.write(line)
         handle.flush()
         os.fsync(handle.fileno())
@@ -96,14 +102,24 @@ def make_folder(path: Path, purpose: str, marker: str, keys: set[str]) -> Path:
     """
     try:
         path.mkdir(parents=True, exist_ok=True)
-        taken = [entry for entry in path.iterdir() if entry.name != LOCK_FILE and not is_remnant(entry)]
-        if taken and not keys <= (read_object(path / marker) or {}).keys():
-            raise FedfluxError(f"{path} holds other files and no {purpose}; name an empty or new folder")
-        with NamedTemporaryFile(dir=path):
-            pass
+        check_ours(path, purpose, marker, keys)
+        try_writing(path)
     except OSError as error:
         raise FedfluxError(f"cannot write {purpose} to {path}: {error.strerror}") from error
     return path
+
+
+def check_ours(path: Path, purpose: str, marker: str, keys: set[str]) -> None:
+    """Refuse a folder with files of others. Ours come after the marker, so it is looked for after them."""
+    taken = [entry for entry in path.iterdir() if entry.name != LOCK_FILE and not is_remnant(entry)]
+    if taken and not keys <= (read_object(path / marker) or {}).keys():
+        raise FedfluxError(f"{path} holds other files and no {purpose}; name an empty or new folder")
+
+
+def try_writing(folder: Path) -> None:
+    """Raise OSError where no file can be made; the one that is tried looks like a remnant, not like another's file."""
+    with NamedTemporaryFile(dir=folder, prefix=".", suffix=".tmp"):
+        pass
 
 
 def is_remnant(path: Path) -> bool:

@@ -27,7 +27,7 @@ def take_apart(value: Any) -> tuple[dict[str, Tensor], Any]:
 
 def _outline(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor | np.ndarray):
-        tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
+        tensor = torch.from_numpy(np.array(value, order="C")) if isinstance(value, np.ndarray) else value
         tensors[path] = tensor.detach().cpu().clone().contiguous()
         return ARRAY
     if is_dataclass(value):

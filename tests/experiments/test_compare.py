@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 
 from fedflux.errors import FedfluxError
-from fedflux.experiments.compare import Cell, Status, compare, names, numbers, pick_reference, plan
+from fedflux.experiments.compare import Cell, Status, compare, plan
+from fedflux.experiments.grid import comparison, names, numbers, pick_reference
 from fedflux.experiments.run_folder import held
 from fedflux.experiments.store import Store
 
@@ -93,7 +94,7 @@ def test_papers_figures_come_with_their_scope(tmp_path: Path) -> None:
     from fedflux.experiments.compare import _answer
 
     cells = plan({}, ["fedavg", "flux", "local"], ["px", "py", "pygx", "pxgy"], [4], [42], tmp_path)
-    as_mnist = [Cell(type(c.config)(**{**vars(c.config), "dataset": "mnist"}), c.identity) for c in cells]
+    as_mnist = [Cell(type(c.config)(**{**vars(c.config), "dataset": "mnist"}), c.identity, c.group) for c in cells]
     printed = _answer(Status(as_mnist), Store(tmp_path), "fedavg")["paper"]
     assert {"fedavg", "flux"} == {line["algorithm"] for line in printed}
     flux = next(line for line in printed if (line["algorithm"], line["shift"]) == ("flux", "px"))
@@ -111,6 +112,52 @@ def test_the_plan_goes_seed_by_seed_into_folders_of_their_own(tmp_path: Path) ->
 def test_clusters_are_told_to_those_who_take_them(tmp_path: Path) -> None:
     cells = plan({"clusters": "2"}, ["fedavg", "flux"], ["px"], [3], [42], tmp_path)
     assert [(c.config.clusters, c.config.clusterer) for c in cells] == [(None, "calibrated"), (2, "kmeans")]
+
+
+def test_cells_with_the_same_numbers_are_one(tmp_path: Path) -> None:
+    cells = plan(SMALL, ["fedavg", "flux"], ["none"], [1, 4, 8], [42], tmp_path)
+    assert [c.config.algorithm for c in cells] == ["fedavg", "flux"]
+
+
+@pytest.mark.parametrize(
+    ("told", "words"),
+    [
+        ({"until": "clustered"}, "'until' is for fedflux run"),
+        ({"seed": 3}, "'seed' is for fedflux run"),
+        ({"store": "none"}, "a comparison needs a store"),
+        ({"engine": "fast"}, "unknown engine 'fast'"),
+        ({"device": "cuda:9"}, "not there"),
+        ({"model": "lenet6"}, "lenet6"),
+        ({"track": "wandb"}, "unknown tracker"),
+        ({"clusters": 9}, "9"),
+    ],
+)
+def test_bad_settings_are_found_before_anything_is_made(told: dict[str, Any], words: str, tmp_path: Path) -> None:
+    with pytest.raises(FedfluxError, match=words):
+        plan({**SMALL, **told}, ["fedavg", "flux"], ["px"], [3], [42], tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_the_grid_may_stand_in_a_file(tmp_path: Path) -> None:
+    file = tmp_path / "grid.toml"
+    file.write_text('algorithms = ["fedavg", "local"]\nlevels = [2, 3]\nseeds = "42-43"\njobs = 2\nlr = 0.1\n')
+    wanted, others = comparison({"levels": "5", "seeds": None}, {"rounds": 3}, file)
+    assert (wanted.algorithms, wanted.levels, wanted.seeds, wanted.jobs) == (["fedavg", "local"], [5], [42, 43], 2)
+    assert others == {"lr": 0.1, "rounds": 3}
+    assert (wanted.shifts, wanted.reference) == (["px", "py", "pygx", "pxgy"], "fedavg")
+
+
+def test_a_papers_figure_of_one_level_stands_beside_that_level_only() -> None:
+    from fedflux.display import _beside
+
+    figure = {"algorithm": "flux", "shift": "px+py", "known": 80.0, "test": None, "scope": "level 6", "levels": (6,)}
+    over = {**figure, "known": 85.0, "scope": "mean over levels 1–8", "levels": tuple(range(1, 9))}
+    notes: dict[str, str] = {}
+    line = {"algorithm": "flux", "shift": "px+py", "levels": [4]}
+    assert _beside([figure], line, notes) == "–"
+    assert _beside([figure, over], line, notes) == "85.0 / – a"
+    assert _beside([over, figure], {**line, "levels": [6]}, notes) == "80.0 / – b"
+    assert notes == {"mean over levels 1–8": "a", "level 6": "b"}
 
 
 @pytest.mark.parametrize(

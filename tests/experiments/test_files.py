@@ -1,13 +1,23 @@
 """Files are whole or absent, and folders of others are left alone."""
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from fedflux.errors import FedfluxError
-from fedflux.files import jsonable, make_folder, write_json, write_npz, written_whole
+from fedflux.files import (
+    append_line,
+    is_remnant,
+    jsonable,
+    make_folder,
+    read_lines,
+    write_json,
+    write_npz,
+    written_whole,
+)
 
 
 @pytest.mark.parametrize("failure", [RuntimeError, KeyboardInterrupt])
@@ -42,6 +52,18 @@ def test_content_that_is_not_json_leaves_the_old_file_whole(tmp_path: Path) -> N
         write_json(target, {"known": object()})
     assert json.loads(target.read_text()) == {"known": 1}
     assert list(tmp_path.iterdir()) == [target]
+
+
+def test_a_line_that_was_cut_off_stays_alone(tmp_path: Path) -> None:
+    path = tmp_path / "events.jsonl"
+    assert append_line(path, {"event": "one"}) == path.read_bytes() == b'{"event": "one"}\n'
+    with path.open("ab") as handle:
+        handle.write(b'{"event": "tw')
+    added = append_line(path, {"event": "three"})
+    append_line(path, {"event": "four"})
+    assert [line["event"] for line in read_lines(path)] == ["one", "three", "four"]
+    assert added == b'\n{"event": "three"}\n'
+    assert read_lines(tmp_path / "absent.jsonl") == []
 
 
 def test_arrays_come_back(tmp_path: Path) -> None:
@@ -80,6 +102,23 @@ def test_a_folder_of_others_is_left_alone(tmp_path: Path, name: str, content: st
         make_folder(tmp_path, "fedflux run", "config.json", {"command"})
     assert [file.name for file in tmp_path.iterdir()] == [name]
     assert (tmp_path / name).read_text() == content
+
+
+def test_the_file_that_tries_whether_a_folder_can_be_written_is_no_file_of_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Path] = []
+    original = os.open
+
+    def look(path: str, *more: int) -> int:
+        seen.append(Path(path))
+        return original(path, *more)
+
+    monkeypatch.setattr(os, "open", look)
+    make_folder(tmp_path, "fedflux run", "config.json", {"command"})
+    made = [path for path in seen if path.parent == tmp_path]
+    assert made
+    assert all(map(is_remnant, made))
 
 
 def test_a_path_below_a_file_cannot_be_written(tmp_path: Path) -> None:

@@ -1,13 +1,16 @@
 """Runs of one identity must give one set of numbers, and runs of another must not share a folder or a cell."""
 
 from dataclasses import replace
+from typing import Any
 
 import pytest
+import torch
 from tests.experiments.test_config import OTHER
 
 from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label
+from fedflux.experiments.runner import build_federation
 
 
 def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
@@ -15,9 +18,17 @@ def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
     return config, replace(config, **{key: OTHER[key]})
 
 
+WHERE_READ: dict[str, dict[str, Any]] = {
+    "bank": {"shift": "py"},
+    "patterns": {"shift": "pygx"},
+    "alpha": {"shift": "dirichlet"},
+}
+"""Settings that only some shifts read."""
+
+
 @pytest.mark.parametrize("key", [key for key in OTHER if key not in {*HOW_AND_WHERE, "clusters", "eps_scale"}])
 def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
-    one, two = other(key)
+    one, two = other(key, **WHERE_READ.get(key, {}))
     assert identity(one, "data") != identity(two, "data")
     assert folder_name(one, "data") != folder_name(two, "data")
 
@@ -42,6 +53,46 @@ def test_settings_that_an_algorithm_does_not_read_do_not_count(key: str) -> None
     one, two = other(key, algorithm="fedavg")
     assert identity(one, "data") == identity(two, "data")
     assert label(two) == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "values"),
+    [
+        ({"shift": "none"}, "level", (1, 8)),
+        ({"shift": "dirichlet", "alpha": 0.3}, "level", (1, 8)),
+        ({"shift": "py", "strength": 0.5}, "level", (1, 8)),
+        ({"shift": "px"}, "bank", (3, 5)),
+        ({"shift": "px"}, "patterns", ("independent", "shared")),
+        ({"shift": "pygx"}, "bank", (3, 5)),
+        ({"shift": "px"}, "alpha", (0.1, 0.2)),
+    ],
+)
+def test_settings_that_a_shift_does_not_read_do_not_count(
+    told: dict[str, Any], key: str, values: tuple[Any, Any]
+) -> None:
+    """Checked against the data itself: both values must deal the same federation."""
+    pair = [make_config({**told, key: value, "clients": 5}) for value in values]
+    assert identity(pair[0], "data") == identity(pair[1], "data")
+    one, two = (build_federation(config)[0] for config in pair)
+    for client in range(5):
+        for split in ("train", "test"):
+            mine, other = (f.materialise(client, split) for f in (one, two))
+            assert torch.equal(mine.x, other.x)
+            assert torch.equal(mine.y, other.y)
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "values"),
+    [
+        ({"shift": "dirichlet"}, "level", (1, 8)),
+        ({"shift": "px", "strength": 0.5}, "level", (1, 4)),
+        ({"shift": "pygx", "patterns": "shared"}, "bank", (2, 5)),
+        ({"shift": "px", "strength": 0.5}, "patterns", ("independent", "shared")),
+    ],
+)
+def test_settings_that_a_shift_reads_count(told: dict[str, Any], key: str, values: tuple[Any, Any]) -> None:
+    pair = [make_config({**told, key: value, "clients": 5}) for value in values]
+    assert identity(pair[0], "data") != identity(pair[1], "data")
 
 
 def test_every_algorithm_says_what_it_reads() -> None:

@@ -1,10 +1,9 @@
 """The store holds every finished cell once, whoever fills it, and takes in stores filled elsewhere."""
 
-import csv
 import json
 import multiprocessing
 import os
-import shutil
+import resource
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ from tests.experiments.making import read_rounds
 
 import fedflux
 from fedflux.errors import FedfluxError
-from fedflux.experiments.store import Store
+from fedflux.experiments.store import COLUMNS, Store, merge_stores
 
 ROUNDS = [
     {"round": r, "validation": {"0": 50.0 + r, "1": None}, "bytes_up": {"0": 5}, "bytes_down": {"0": 7},
@@ -105,46 +104,31 @@ def test_two_processes_lose_and_double_nothing(tmp_path: Path) -> None:
         assert connection.execute("SELECT count(*) FROM rounds").fetchone() == (2 * 100,)
 
 
-def test_stores_merge(tmp_path: Path) -> None:
-    here, there = Store(tmp_path / "here.sqlite"), Store(tmp_path / "there.sqlite")
-    for name, known in (("a", 1.0), ("b", 2.0)):
-        here.add(*cell(name, known=known), ROUNDS)
-    for name, known in (("b", 2.0), ("c", 3.0), ("a", 1.25)):
-        there.add(*cell(name, known=known), ROUNDS)
-    assert here.merge(there.path) == {"added": 1, "known": 2, "different": 1}
-    assert [(c["identity"], c["known"]) for c in here.cells()] == [("a", 1.0), ("b", 2.0), ("c", 3.0)]
-    assert here.merge(there.path)["added"] == 0
-    with sqlite3.connect(here.path) as connection:
-        assert connection.execute("SELECT count(*) FROM rounds").fetchone() == (6,)
-
-
-def test_a_store_from_a_killed_process_merges_with_what_it_had_committed(tmp_path: Path) -> None:
-    there = Store(tmp_path / "there.sqlite")
-    reader = sqlite3.connect(there.path)  # an open reader keeps the write-ahead log from being folded in
-    reader.execute("SELECT count(*) FROM cells").fetchone()
-    there.add(*cell("a"), ROUNDS)
-    (tmp_path / "moved").mkdir()
-    for path in tmp_path.glob("there.sqlite*"):
-        shutil.copy(path, tmp_path / "moved" / path.name)
-    reader.close()
-    assert (tmp_path / "moved" / "there.sqlite-wal").stat().st_size > 0
-    assert Store(tmp_path / "here.sqlite").merge(tmp_path / "moved" / "there.sqlite")["added"] == 1
-
-
-def test_export_is_csv_with_a_row_a_cell(tmp_path: Path) -> None:
+def test_what_a_run_came_to_wins_over_what_it_was_told(tmp_path: Path) -> None:
+    config, result = cell("a")
+    told = {name: f"{name} told" for name in COLUMNS if name not in ("identity", "config", "result")}
+    came = {name: f"{name} came" for name in told if name not in ("grouped", "finished")}
     store = Store(tmp_path / "s.sqlite")
-    store.add(*cell("a", known=81.25, test=None), ROUNDS)
-    store.add(*cell("b"), ROUNDS)
-    assert store.export(tmp_path / "cells.csv") == 2
-    with (tmp_path / "cells.csv").open(newline="") as handle:
-        rows = list(csv.DictReader(handle))
-    assert [(row["identity"], row["known"], row["test"]) for row in rows] == [("a", "81.25", ""), ("b", "1.5", "1.5")]
-    assert rows[0]["command"] == "run …"
+    store.add({**told, **config, "cluster_round": "auto"}, {**result, **came}, ROUNDS)
+    (found,) = store.cells()
+    assert {name: found[name] for name in came} == came
 
 
-def other_database(path: Path) -> None:
+def test_a_store_that_could_not_be_made_leaves_no_file(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))  # nothing can be written to any file
+    try:
+        with pytest.raises(FedfluxError, match=r"cannot be used as a store: .*; name another --store"):
+            Store(tmp_path / "s.sqlite")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert os.listdir(tmp_path) == []
+
+
+def other_database(path: Path, version: int = 0, table: str = "notes (text)") -> None:
     with sqlite3.connect(path) as connection:
-        connection.execute("CREATE TABLE notes (text)")
+        connection.execute(f"CREATE TABLE {table}")
+        connection.execute(f"PRAGMA user_version={version}")
 
 
 @pytest.mark.parametrize(
@@ -152,6 +136,9 @@ def other_database(path: Path) -> None:
     [
         (lambda path: path.write_text("not a database, and long enough to be looked at" * 99), "is not a database"),
         (other_database, "a database of another program"),
+        (lambda path: other_database(path, version=1), "a database of another program"),
+        (lambda path: other_database(path, version=1, table="cells (identity)"), "a database of another program"),
+        (lambda path: other_database(path, version=7), "a database of another program"),
     ],
 )
 def test_a_file_of_something_else_is_left_alone(make: Any, words: str, tmp_path: Path) -> None:
@@ -161,7 +148,8 @@ def test_a_file_of_something_else_is_left_alone(make: Any, words: str, tmp_path:
     with pytest.raises(FedfluxError, match=words):
         Store(path)
     with pytest.raises(FedfluxError):
-        Store(tmp_path / "good.sqlite").merge(path)
+        merge_stores(tmp_path / "good.sqlite", [path])
+    assert os.listdir(tmp_path) == ["s.sqlite"]
     assert path.read_bytes() == before
 
 
@@ -171,10 +159,3 @@ def test_a_store_of_a_later_version_is_refused(tmp_path: Path) -> None:
         connection.execute("PRAGMA user_version=9")
     with pytest.raises(FedfluxError, match="store of version 9"):
         Store(tmp_path / "s.sqlite")
-
-
-@pytest.mark.parametrize(("source", "words"), [("nowhere", "holds no store"), ("here.sqlite", "is the store itself")])
-def test_what_cannot_be_merged_is_said(source: str, words: str, tmp_path: Path) -> None:
-    store = Store(tmp_path / "here.sqlite")
-    with pytest.raises(FedfluxError, match=words):
-        store.merge(tmp_path / source)

@@ -4,11 +4,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.making import read_rounds
+from tests.experiments.making import read_json, read_rounds
 from tests.experiments.test_resume import stop_at
 
 import fedflux
 from fedflux.errors import FedfluxError
+from fedflux.experiments import sitting, tracking
+from fedflux.experiments.config import make_config
+from fedflux.experiments.runner import run_config
+from fedflux.files import read_lines
 
 SHORT: dict[str, Any] = {"clients": 4, "rounds": 4, "cluster_round": 2, "device": "cpu"}
 
@@ -56,6 +60,75 @@ def test_mlflow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert [point.step for point in drawn] == [1, 2, 3, 4]
     assert [point.value for point in drawn] == pytest.approx(means(tmp_path / "run"))
     assert runs[0].data.metrics["final_known"] == pytest.approx(result["known"])
+
+
+@pytest.mark.parametrize(("fault", "status"), [(KeyboardInterrupt, "KILLED"), (RuntimeError, "FAILED")])
+def test_a_stopped_run_does_not_stay_running_in_mlflow(
+    fault: type[BaseException], status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra 'track' is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow.tracking import MlflowClient
+
+    def fail(*_: Any) -> None:
+        raise fault
+
+    def found() -> str:
+        client = MlflowClient((tmp_path / "mlruns").as_uri())
+        return str(client.get_run(read_json(tmp_path / "run" / "mlflow.json")["run_id"]).info.status)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(sitting.Sitting, "_finish", fail)
+        with pytest.raises(fault):
+            fedflux.run(**SHORT, out=tmp_path / "run", track="mlflow")
+    assert found() == status
+    fedflux.run(out=tmp_path / "run", resume=True)
+    assert found() == "FINISHED"
+
+
+class Failing:
+    """A tracker that fails at one of its steps."""
+
+    def __init__(self, step: str) -> None:
+        self.step = step
+        self.told: list[str] = []
+        self._tell("start")
+
+    def _tell(self, step: str) -> None:
+        self.told.append(step)
+        if step == self.step:
+            raise ConnectionError("no\nserver")
+
+    def round(self, record: Any) -> None:
+        self._tell(f"round {record['round']}")
+
+    def finish(self, _: Any) -> None:
+        self._tell("finish")
+
+    def close(self, _: Any) -> None:
+        self._tell("close")
+
+
+@pytest.mark.parametrize("step", ["start", "round 2", "finish", "close"])
+def test_a_tracker_that_fails_is_told_once_and_the_run_goes_on(
+    step: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[Failing] = []
+
+    def make(*_: Any) -> Failing:
+        made.append(Failing(step))
+        return made[0]
+
+    monkeypatch.setitem(tracking.TRACKERS, "tensorboard", make)
+    notes: list[str] = []
+    config = make_config({**SHORT, "out": tmp_path / "run", "track": "tensorboard", "store": "none"})
+    result = run_config(config, lambda progress: notes.extend(progress.events))
+    assert result["rounds"] == 4
+    words = "tracking with tensorboard stopped: ConnectionError: no server"
+    assert [event["event"] for event in read_lines(tmp_path / "run" / "events.jsonl")].count(words) == 1
+    assert notes.count(words) == (step in ("start", "round 2"))
+    if made:
+        assert made[0].told[-1] == step
 
 
 def test_unknown_and_missing_trackers_are_said_before_anything_happens(

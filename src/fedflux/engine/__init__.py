@@ -61,13 +61,9 @@ def make_engine(
     built = recipe.build()
     choice = Choice(engine, "")
     if engine == "auto":
-        choice = (
-            Choice("loop", "") if work is None else choose(built, federation.image_shape, recipe.classes, place, work)
-        )
+        choice = choose(built, federation.image_shape, federation.classes, place, work) if work else Choice("loop", "")
     if choice.name == "processes":
-        return ProcessesEngine(
-            recipe, place, precision, federation.dataset.pixels
-        )  # workers build the model themselves
+        return ProcessesEngine(recipe, place, precision, federation.dataset.pixels)
     if choice.name == "stacked":
         return stacked_engine(built, place, precision, federation.dataset.pixels, choice.compiled)
     return LoopEngine(built, place, precision, federation.dataset.pixels)

@@ -33,6 +33,8 @@ class CheckpointFolder:
     def __init__(self, path: Path, identity: str) -> None:
         self._path = path
         self._identity = identity
+        self.saved = 0
+        """The round of the last whole checkpoint, 0 where there is none: a run goes on after it."""
 
     def save(self, checkpoint: Checkpoint, log_digest: str) -> None:
         """Write one, then drop all but the newest two."""
@@ -52,6 +54,7 @@ class CheckpointFolder:
             "outline": outline,
         }
         write_json(document, {**told, "digest": _digest(told)})
+        self.saved = checkpoint.round
         self._keep(self._documents()[:KEPT])
 
     def forget_after(self, round: int) -> None:
@@ -72,7 +75,9 @@ class CheckpointFolder:
         complaints: list[str] = []
         for document in self._documents():
             try:
-                return self._load(document, kind, device, log), complaints
+                found = self._load(document, kind, device, log)
+                self.saved = found.round
+                return found, complaints
             except _DamagedError as fault:
                 complaints.append(f"checkpoint {document.stem} is damaged ({fault}): taking the one before it")
         if complaints:

@@ -4,22 +4,21 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import product
 from pathlib import Path
-from re import fullmatch
-from typing import Any, TypeVar
+from tempfile import NamedTemporaryFile
+from typing import Any
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.partition import count_clients
 from fedflux.data.sources import load
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig, make_config
-from fedflux.experiments.identity import folder_name, group, identity
+from fedflux.experiments.identity import GRID, folder_name, group, identity
 from fedflux.experiments.paper import figures
-from fedflux.experiments.runner import decide_model
+from fedflux.experiments.runner import check_start, decide_model
 from fedflux.experiments.store import STORE_FILE, Store
 from fedflux.experiments.summary import by_cell, by_shift, overall, paired
 from fedflux.experiments.workers import Kind, work
 
-T = TypeVar("T")
 FIGURES = (
     "known", "test", "known_worst", "test_worst", "pairs_right", "clusters_found", "clusters_true", "seconds",
     "bytes_up", "bytes_down",
@@ -32,6 +31,7 @@ class Cell:
 
     config: RunConfig
     identity: str
+    group: str
 
     @property
     def name(self) -> str:
@@ -108,23 +108,42 @@ def plan(
     levels: Sequence[int],
     seeds: Sequence[int],
     out: Path,
-    config_file: Path | None = None,
 ) -> list[Cell]:
-    """All cells, checked, in the order they are run: seed by seed, so that early figures cover the whole grid."""
+    """All cells, checked, in the order they are run: seed by seed, so that early figures cover the whole grid.
+
+    Cells that would give the same numbers, such as two levels of no shift, are one.
+    """
+    for key in ("until", "resume", *GRID):
+        if key in told:
+            raise FedfluxError(f"'{key}' is for fedflux run; compare takes --algorithms, --shifts, --levels, --seeds")
+    if str(told.get("store")) == "none":
+        raise FedfluxError("--store none: a comparison needs a store to know what is finished")
     grid = [
         {"seed": seed, "level": level, "shift": shift, "algorithm": algorithm}
         for seed, level, shift, algorithm in product(seeds, levels, shifts, algorithms)
     ]
-    configs = [make_config(_readable(told, place), config_file) for place in grid]
+    configs = [make_config(_readable(told, place)) for place in grid]
     store = configs[0].store or str(out / STORE_FILE)
     dataset = load(configs[0].dataset, Path(configs[0].data_dir) if configs[0].data_dir else None)
-    cells = []
+    check_start(configs[: len(algorithms)], dataset)
+    cells: dict[str, Cell] = {}
     for config in configs:
-        decided = _decide(config, dataset)
-        folder = out / folder_name(decided, dataset.checksum)
-        ready = replace(decided, out=str(folder), store=store, resume=True)
-        cells.append(Cell(ready, identity(decided, dataset.checksum)))
-    return cells
+        decided, checksum = _decide(config, dataset), dataset.checksum
+        ready = replace(decided, out=str(out / folder_name(decided, checksum)), store=store, resume=True)
+        name = identity(decided, checksum)
+        cells.setdefault(name, Cell(ready, name, group(decided, checksum)))
+    _check_out(out)
+    return list(cells.values())
+
+
+def _check_out(out: Path) -> None:
+    """Find out now whether folders can be made here."""
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        with NamedTemporaryFile(dir=out, prefix=".", suffix=".tmp"):
+            pass
+    except OSError as error:
+        raise FedfluxError(f"cannot write runs to {out}: {error.strerror}") from error
 
 
 def _readable(told: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
@@ -155,7 +174,7 @@ def _answer(status: Status, store: Store, reference: str) -> dict[str, Any]:
         "differences": {score: _bare(paired(rows, reference, score)) for score in ("known", "test")},
         "reference": reference,
         "paper": printed,
-        "group": group(first, ""),
+        "group": status.cells[0].group,
         "planned": len(status.cells),
         "finished_before": status.before,
         "ran": len(status.results) - status.before,
@@ -167,40 +186,3 @@ def _answer(status: Status, store: Store, reference: str) -> dict[str, Any]:
 
 def _bare(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{key: value for key, value in line.items() if key != "group"} for line in lines]
-
-
-def names(text: str, known: Sequence[str], kind: str) -> list[str]:
-    """`a,b` or `all`, each checked, none twice."""
-    chosen = list(known) if text.strip() == "all" else [name.strip() for name in text.split(",") if name.strip()]
-    for name in chosen:
-        if name not in known:
-            raise FedfluxError(f"--{kind} '{name}' is unknown: choose from {', '.join(known)}, or all")
-    return _once(chosen, kind)
-
-
-def numbers(text: str, kind: str) -> list[int]:
-    """`42`, `42-46`, `1,3,5-8`."""
-    chosen: list[int] = []
-    for part in (part.strip() for part in text.split(",")):
-        match = fullmatch("([0-9]{1,9})(?:-([0-9]{1,9}))?", part)
-        if match is None:
-            raise FedfluxError(f"--{kind} '{text}' does not fit: give numbers and ranges such as 1,3 or 42-46")
-        low, high = int(match[1]), int(match[2] or match[1])
-        if high < low or high - low > 10_000:
-            raise FedfluxError(f"--{kind} '{part}' is no range: give the lower number first")
-        chosen += range(low, high + 1)
-    return _once(chosen, kind)
-
-
-def _once(chosen: list[T], kind: str) -> list[T]:
-    unique = list(dict.fromkeys(chosen))
-    if not unique:
-        raise FedfluxError(f"--{kind} is empty")
-    return unique
-
-
-def pick_reference(told: str | None, algorithms: Sequence[str]) -> str:
-    """The algorithm that others are compared with: the one asked for, else fedavg, else the first."""
-    if told is not None and told not in algorithms:
-        raise FedfluxError(f"--reference {told} is not among the algorithms {', '.join(algorithms)}")
-    return told or ("fedavg" if "fedavg" in algorithms else algorithms[0])

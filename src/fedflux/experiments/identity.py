@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any
 
 from fedflux.algorithms import READS, make_algorithm
+from fedflux.data.patterns import shift_parts
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.presets import preset
 
@@ -18,13 +19,29 @@ _CHOSEN = frozenset().union(*READS.values())
 
 def determines(config: RunConfig) -> dict[str, Any]:
     """The settings that determine the numbers; those that the algorithm does not read are left out."""
-    unread = _CHOSEN - READS[config.algorithm]
+    unread = _CHOSEN - READS[config.algorithm] | _unread_of_shift(config)
     told = {key: value for key, value in asdict(config).items() if key not in HOW_AND_WHERE | unread}
     if config.clusterer != "kmeans":
         told.pop("clusters", None)
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
     return told
+
+
+def _unread_of_shift(config: RunConfig) -> set[str]:
+    """Settings of the partition that this shift does not read."""
+    parts, soft = set(shift_parts(config.shift)), config.strength is not None
+    drawn_apart = bool(parts & {"pygx", "pxgy"}) or soft
+    unread = set()
+    if parts == {"none"} or (parts == {"dirichlet"} and config.alpha is not None) or (parts == {"py"} and soft):
+        unread.add("level")
+    if not drawn_apart:
+        unread.add("patterns")
+    if not (("py" in parts and not soft) or (drawn_apart and config.patterns == "shared")):
+        unread.add("bank")
+    if "dirichlet" not in parts:
+        unread.add("alpha")
+    return unread
 
 
 def revision(config: RunConfig) -> int:

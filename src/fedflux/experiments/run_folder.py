@@ -1,18 +1,20 @@
 """A run's folder: its files by name, the lock that one process holds, and the logs that grow with the run."""
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from hashlib import sha256
 from json import loads
 from pathlib import Path
 from shutil import rmtree
+from time import sleep
 from typing import Any
 
 from filelock import FileLock, Timeout
 
 from fedflux.errors import FedfluxError
-from fedflux.files import LOCK_FILE, append_line, is_remnant, make_folder, read_object
+from fedflux.files import LOCK_FILE, append_line, check_ours, is_remnant, read_object, try_writing
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
@@ -24,6 +26,9 @@ MODEL_FILE = "models.safetensors"
 CHECKPOINTS = "checkpoints"
 MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, MODEL_FILE)
 CONFIG_KEYS = {"algorithm", "command"}
+OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
+TRIES = 200
+"""How often a folder is entered that others remove at the same moment."""
 
 
 class BusyError(FedfluxError):
@@ -33,20 +38,75 @@ class BusyError(FedfluxError):
 @contextmanager
 def held(path: Path) -> Iterator[Path]:
     """The folder, made where it is missing and locked while the context lasts; the lock dies with its process."""
-    folder = make_folder(path, "fedflux run", CONFIG_FILE, CONFIG_KEYS)
-    lock = FileLock(folder / LOCK_FILE)
     try:
-        lock.acquire(timeout=0)
-    except Timeout:
-        raise BusyError(f"another process is working in {folder}: wait for it, or name another --out") from None
+        lock = _enter(path)
+    except OSError as error:
+        raise _cannot_write(path, error) from error
     try:
-        for entry in folder.iterdir():
+        try:
+            check_ours(path, *OURS)
+            try_writing(path)
+            _sweep(path)
+        except OSError as error:
+            raise _cannot_write(path, error) from error
+        yield path
+    finally:
+        _leave(path, lock)
+
+
+def _cannot_write(path: Path, error: OSError) -> FedfluxError:
+    return FedfluxError(f"cannot write {OURS[0]} to {path}: {error.strerror}")
+
+
+def _enter(folder: Path) -> FileLock:
+    """Make and lock the folder. One whose user removes it just now is entered again; one of others is not touched."""
+    for left in reversed(range(TRIES)):
+        lock = FileLock(folder / LOCK_FILE)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            check_ours(folder, *OURS)
+            lock.acquire(timeout=0)
+        except Timeout:
+            if (folder / LOCK_FILE).exists():
+                words = f"another process is working in {folder}: wait for it, or name another --out"
+                raise BusyError(words) from None
+        except (FileNotFoundError, FileExistsError):
+            if folder.exists() or not left:
+                raise
+        else:
+            if _is_on_disk(lock, folder / LOCK_FILE):
+                return lock
+            lock.release()
+        sleep(0.005)
+    raise BusyError(f"other processes keep making and removing {folder}: name another --out")
+
+
+def _is_on_disk(lock: FileLock, path: Path) -> bool:
+    """Whether the file that is locked is still the one by that name; a removed one guards nothing."""
+    handle = lock._context.lock_file_fd
+    assert handle is not None
+    try:
+        return os.path.samestat(os.fstat(handle), path.stat())
+    except FileNotFoundError:
+        return False
+
+
+def _sweep(folder: Path) -> None:
+    """Remove what a killed process left of the files it was writing."""
+    for place in (folder, folder / CHECKPOINTS):
+        for entry in place.glob(".*.tmp"):
             if is_remnant(entry):
                 entry.unlink()
-        yield folder
+
+
+def _leave(folder: Path, lock: FileLock) -> None:
+    """Give the lock back; a folder of which nothing came goes first, unless somebody else entered it meanwhile."""
+    try:
+        with suppress(OSError):
+            if all(entry.name == LOCK_FILE for entry in folder.iterdir()):
+                (folder / LOCK_FILE).unlink()
+                folder.rmdir()
     finally:
-        if all(entry.name == LOCK_FILE for entry in folder.iterdir()):  # nothing came of it
-            rmtree(folder, ignore_errors=True)
         lock.release()
 
 

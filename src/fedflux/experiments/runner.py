@@ -2,7 +2,7 @@
 
 import platform
 import sqlite3
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from time import perf_counter
@@ -107,7 +107,21 @@ def _begun(path: Path, told: Mapping[str, Any]) -> dict[str, Any] | None:
         return begun
     differing = [key for key in told if key in begun and told[key] != begun[key] and key not in NOT_NUMBERS]
     words = ", ".join(f"{key} {begun[key]}, not {told[key]}" for key in differing) or "an older version of fedflux"
-    raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; leave out --resume to start anew")
+    instead = "name another --out, or leave out --resume to delete it and start anew"
+    raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; {instead}")
+
+
+def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
+    """Refuse settings that no run could begin with, as far as the first federation of each algorithm shows it."""
+    for config in configs:
+        check_trackers(config.track)
+        federation, decided = build_federation(config, dataset)
+        _check_clusters(decided, federation)
+        algorithm = make_algorithm(decided.algorithm, decided.settings())
+        view = federation if algorithm.uses_truth else federation.blind()
+        algorithm.init(
+            view, make_engine(decided.engine, decided.model, view, decided.seed, decided.device, decided.precision)
+        )
 
 
 def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:

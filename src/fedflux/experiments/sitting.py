@@ -7,6 +7,7 @@ from time import perf_counter
 from typing import Any
 
 import numpy as np
+import torch
 from safetensors.torch import save
 
 from fedflux.algorithms import Algorithm, RoundMetrics
@@ -25,7 +26,7 @@ from fedflux.experiments.run_folder import (
     record_event,
 )
 from fedflux.experiments.samples import sample_images
-from fedflux.experiments.tracking import Tracker, make_tracker
+from fedflux.experiments.tracking import Several, make_tracker
 from fedflux.files import jsonable, write_json, write_npz, written_whole
 from fedflux.flux.wire import to_arrays
 from fedflux.streams import stream
@@ -66,31 +67,32 @@ class Sitting:
     def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
         """Go on after the last whole round, evaluate and save; whatever stops it says what is kept."""
         log = RoundLog(self.folder)
+        checkpoints = CheckpointFolder(self.folder / CHECKPOINTS, begun["identity"])
         try:
-            checkpoints = CheckpointFolder(self.folder / CHECKPOINTS, begun["identity"])
             point, notes = checkpoints.newest(type(state), self.engine.device, log.content())
             point = point or Checkpoint(0, state, 0.0, 0)
-            notes += [f"resumed after round {point.round}"] if point.round else []
+            notes += _resumed(point.round, begun["ran_on"]) if point.round else []
             for note in notes or ["started"]:
                 record_event(self.folder, note)
             checkpoints.forget_after(point.round)
             log.go_back(point.log_bytes)
             if notes:
                 self._tell(point.state, log, notes)
-            with make_tracker(self.config.track, self.folder, begun, point.round) as tracker:
+            with make_tracker(self.config.track, self.folder, begun, point.round, self._record) as tracker:
                 state = self._rounds(point, log, checkpoints, tracker)
                 result = self._finish(state, log.records, point.seconds, begun["command"])
                 tracker.finish(result)
         except OSError as error:
-            kept = f"the first {len(log.records)} rounds" if log.records else "nothing yet"
+            saved = checkpoints.saved
+            kept = f"the first {saved} rounds" if saved > 1 else "the first round" if saved else "nothing yet"
             fault = f"{error.strerror or error} while writing to {self.folder}"
             raise StoppedError(f"{fault}; kept: {kept} (--resume goes on)") from error
         except KeyboardInterrupt:
-            words = f"stopped after round {len(log.records)}; go on with: fedflux run --out {self.folder} --resume"
+            words = f"stopped after round {checkpoints.saved}; go on with: fedflux run --out {self.folder} --resume"
             raise KeyboardInterrupt(words) from None
         return result
 
-    def _rounds(self, point: Checkpoint, log: RoundLog, checkpoints: CheckpointFolder, tracker: Tracker) -> Any:
+    def _rounds(self, point: Checkpoint, log: RoundLog, checkpoints: CheckpointFolder, tracker: Several) -> Any:
         """The rounds after a checkpoint: each is on disk before the next begins."""
         state = point.state
         for cohort in cohorts(self.view, self.config):
@@ -102,9 +104,12 @@ class Sitting:
             log.append(_record(cohort.round, metrics))
             seconds = point.seconds + perf_counter() - self.begin
             checkpoints.save(Checkpoint(cohort.round, state, seconds, log.size), log.digest())
-            tracker.round(log.records[-1])
-            self._tell(state, log, metrics.events)
+            faults = tracker.round(log.records[-1])
+            self._tell(state, log, [*metrics.events, *faults])
         return state
+
+    def _record(self, words: str) -> None:
+        record_event(self.folder, words)
 
     def _tell(self, state: Any, log: RoundLog, events: Sequence[str]) -> None:
         if self.on_round:
@@ -161,6 +166,15 @@ class Sitting:
             clusters=len(np.unique(labels[labels >= 0])) or 1,
             events=events,
         )
+
+
+def _resumed(round: int, ran_on: Mapping[str, Any]) -> list[str]:
+    """What is said of a run that goes on."""
+    notes = [f"resumed after round {round}"]
+    before, now = ran_on.get("torch"), torch.__version__
+    if before not in (None, now):
+        notes.append(f"begun with torch {before}, going on with {now}: the last digits may differ")
+    return notes
 
 
 def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:

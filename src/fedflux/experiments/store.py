@@ -6,8 +6,8 @@ A cell's key is its identity, so that a cell is there once however often, and on
 import csv
 import io
 import sqlite3
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import closing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from datetime import UTC, datetime
 from json import dumps, loads
 from pathlib import Path
@@ -28,10 +28,14 @@ COLUMNS = (
     "revision", "checksum", "fedflux", "finished", "command", "run_dir", "config", "result",
 )  # fmt: skip
 ROUND_COLUMNS = ("identity", "round", "validation", "bytes_up", "bytes_down", "seconds", "events", "record")
-TABLES = f"""
+TABLES = {"cells": COLUMNS, "rounds": ROUND_COLUMNS}
+MAKE = f"""
 CREATE TABLE IF NOT EXISTS cells ({", ".join(COLUMNS)}, PRIMARY KEY (identity)) WITHOUT ROWID;
 CREATE TABLE IF NOT EXISTS rounds ({", ".join(ROUND_COLUMNS)}, PRIMARY KEY (identity, round)) WITHOUT ROWID;
 """
+ORDER = "dataset, grouped, shift, level, algorithm, seed, identity"
+
+Row = tuple[Any, ...]
 
 
 class Store:
@@ -39,12 +43,15 @@ class Store:
 
     def __init__(self, path: Path) -> None:
         self.path = store_file(path)
+        there = self.path.exists()
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._make()
         except OSError as error:
             raise FedfluxError(f"cannot write store {self.path}: {error.strerror}; name another --store") from error
         except sqlite3.DatabaseError as error:
+            if not there and "locked" not in str(error):
+                _remove_empty(self.path)
             raise FedfluxError(f"{self.path} cannot be used as a store: {error}; name another --store") from error
 
     def _make(self) -> None:
@@ -53,25 +60,15 @@ class Store:
         while True:
             try:
                 with self._connection() as connection:
-                    version = connection.execute("PRAGMA user_version").fetchone()[0]
-                    if version == SCHEMA:
+                    if _is_ready(connection, self.path):
                         return
-                    if version != 0:
-                        raise FedfluxError(f"{self.path} is a store of version {version}; this fedflux reads {SCHEMA}")
-                    self._check_ours(connection)
                     connection.execute("PRAGMA journal_mode=WAL")
-                    connection.executescript(f"BEGIN IMMEDIATE;{TABLES}PRAGMA user_version={SCHEMA};COMMIT;")
+                    connection.executescript(f"BEGIN IMMEDIATE;{MAKE}PRAGMA user_version={SCHEMA};COMMIT;")
                     return
             except sqlite3.OperationalError as error:
                 if "locked" not in str(error) or monotonic() > deadline:
                     raise
                 sleep(0.05)
-
-    def _check_ours(self, connection: sqlite3.Connection) -> None:
-        """A database of another program is left alone; tables of ours without a version are a store being made."""
-        names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
-        if not names <= {"cells", "rounds"}:
-            raise FedfluxError(f"{self.path} is a database of another program; name another --store")
 
     @contextmanager
     def _connection(self) -> Iterator[sqlite3.Connection]:
@@ -84,12 +81,7 @@ class Store:
         cell = _cell(config, result)
         lines = [_round(config["identity"], record) for record in rounds]
         with self._connection() as connection, _transaction(connection):
-            marks = ", ".join("?" * len(COLUMNS))
-            added = connection.execute(f"INSERT OR IGNORE INTO cells VALUES ({marks})", cell).rowcount == 1
-            if added:
-                marks = ", ".join("?" * len(ROUND_COLUMNS))
-                connection.executemany(f"INSERT OR IGNORE INTO rounds VALUES ({marks})", lines)
-        return added
+            return _insert(connection, cell, lines)
 
     def get(self, identity: str) -> dict[str, Any] | None:
         """One cell, with `config` and `result` as objects; None where it is not finished."""
@@ -100,41 +92,24 @@ class Store:
     def cells(self) -> list[dict[str, Any]]:
         """All cells, in the order of their settings."""
         with self._connection() as connection:
-            order = "dataset, grouped, shift, level, algorithm, seed, identity"
-            return [_opened(row) for row in connection.execute(f"SELECT * FROM cells ORDER BY {order}")]
+            return [_opened(row) for row in connection.execute(f"SELECT * FROM cells ORDER BY {ORDER}")]
 
     def __len__(self) -> int:
         with self._connection() as connection:
             return int(connection.execute("SELECT count(*) FROM cells").fetchone()[0])
 
-    def merge(self, other: Path) -> dict[str, int]:
-        """Take in the cells of a store filled elsewhere; a cell that is here already stays as it is.
+    def take_in(self, rows: Iterable[Row], rounds: Iterable[Row]) -> dict[str, int]:
+        """Add cells of other stores, all or nothing; a cell that is here already stays as it is.
 
         `different` counts those whose accuracy there differs from ours: another device or library version.
         """
-        path = store_file(other)
-        if not path.is_file():
-            raise FedfluxError(f"{other} holds no store: give a {STORE_FILE} file, or the folder it is in")
-        if path.resolve() == self.path.resolve():
-            raise FedfluxError(f"{other} is the store itself")
-        with closing(_open_elsewhere(path)) as source:
-            try:
-                if source.execute("PRAGMA user_version").fetchone()[0] != SCHEMA:
-                    raise FedfluxError(f"{path} is no store of this version of fedflux")
-                rows = source.execute(f"SELECT {', '.join(COLUMNS)} FROM cells").fetchall()
-                lines = source.execute(f"SELECT {', '.join(ROUND_COLUMNS)} FROM rounds").fetchall()
-            except sqlite3.DatabaseError as error:
-                raise FedfluxError(f"{path} cannot be read as a store: {error}") from error
-        rounds: dict[str, list[tuple[Any, ...]]] = {}
-        for line in lines:
-            rounds.setdefault(line[0], []).append(line)
+        own_rounds: dict[str, list[Row]] = {}
+        for line in rounds:
+            own_rounds.setdefault(line[0], []).append(line)
         counts = {"added": 0, "known": 0, "different": 0}
-        marks, round_marks = ", ".join("?" * len(COLUMNS)), ", ".join("?" * len(ROUND_COLUMNS))
         with self._connection() as connection, _transaction(connection):
             for row in rows:
-                if connection.execute(f"INSERT OR IGNORE INTO cells VALUES ({marks})", row).rowcount == 1:
-                    own = rounds.get(row[0], [])
-                    connection.executemany(f"INSERT OR IGNORE INTO rounds VALUES ({round_marks})", own)
+                if _insert(connection, row, own_rounds.get(row[0], [])):
                     counts["added"] += 1
                     continue
                 counts["known"] += 1
@@ -142,20 +117,70 @@ class Store:
                 counts["different"] += here != (row[COLUMNS.index("known")], row[COLUMNS.index("test")])
         return counts
 
-    def export(self, path: Path) -> int:
-        """All cells as CSV, one row each; how many there were."""
-        cells = self.cells()
-        shown = [name for name in COLUMNS if name not in ("config", "result")]
-        text = io.StringIO(newline="")
-        writer = csv.DictWriter(text, shown, extrasaction="ignore")
-        writer.writeheader()
-        writer.writerows(cells)
-        try:
-            with written_whole(path) as handle:
-                handle.write(text.getvalue().encode())
-        except OSError as error:
-            raise FedfluxError(f"cannot write {path}: {error.strerror}") from error
-        return len(cells)
+
+def merge_stores(target: Path, others: Sequence[Path]) -> dict[str, Any]:
+    """Take the cells of stores filled elsewhere into one; all are read before it is made or changed.
+
+    A cell that several of the others hold counts as known from the second on.
+    """
+    rows: list[Row] = []
+    rounds: list[Row] = []
+    for other in others:
+        if store_file(other).resolve() == store_file(target).resolve():
+            raise FedfluxError(f"{other} is the store itself")
+        cells, lines = _read(other)
+        known = {row[0] for row in rows}
+        rows += cells
+        rounds += [line for line in lines if line[0] not in known]
+    store = Store(target)
+    counts = store.take_in(rows, rounds)
+    return {"cells": len(store), "path": str(store.path), **counts}
+
+
+def export_store(source: Path, out: Path) -> int:
+    """All cells as CSV, one row each; how many there were. The store is only read."""
+    rows, _ = _read(source)
+    text = io.StringIO(newline="")
+    writer = csv.DictWriter(text, [name for name in COLUMNS if name not in ("config", "result")], extrasaction="ignore")
+    writer.writeheader()
+    writer.writerows(dict(zip(COLUMNS, row, strict=True)) for row in rows)
+    try:
+        with written_whole(out) as handle:
+            handle.write(text.getvalue().encode())
+    except OSError as error:
+        raise FedfluxError(f"cannot write {out}: {error.strerror}") from error
+    return len(rows)
+
+
+def _read(source: Path) -> tuple[list[Row], list[Row]]:
+    """The cells and rounds of a store that is only read."""
+    path = store_file(source)
+    if not path.is_file():
+        raise FedfluxError(f"{source} holds no store: give a {STORE_FILE} file, or the folder it is in")
+    try:
+        with closing(_open_elsewhere(path)) as connection:
+            if not _is_ready(connection, path):
+                raise FedfluxError(f"{path} is empty and no store: give a {STORE_FILE} file, or the folder it is in")
+            rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM cells ORDER BY {ORDER}").fetchall()
+            return rows, connection.execute(f"SELECT {', '.join(ROUND_COLUMNS)} FROM rounds").fetchall()
+    except sqlite3.DatabaseError as error:
+        raise FedfluxError(f"{path} cannot be read as a store: {error}") from error
+
+
+def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
+    """Whether the tables are there; an empty database can become a store, one of another program is left alone."""
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    names = {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+    if not names and version == 0:
+        return False
+    if not names >= TABLES.keys():
+        raise FedfluxError(f"{path} is a database of another program; name another store")
+    if version not in (0, SCHEMA):
+        raise FedfluxError(f"{path} is a store of version {version}; this fedflux reads {SCHEMA}")
+    for name, columns in TABLES.items():
+        if tuple(row[1] for row in connection.execute(f"PRAGMA table_info({name})")) != columns:
+            raise FedfluxError(f"{path} is a database of another program; name another store")
+    return bool(version == SCHEMA)
 
 
 def store_file(path: Path) -> Path:
@@ -170,31 +195,62 @@ def _transaction(connection: sqlite3.Connection) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        connection.execute("ROLLBACK")
+        if connection.in_transaction:  # a full disk rolls back by itself
+            connection.execute("ROLLBACK")
         raise
     connection.execute("COMMIT")
 
 
+def _insert(connection: sqlite3.Connection, cell: Row, rounds: Iterable[Row]) -> bool:
+    """One cell with its rounds; False where it is there already."""
+    marks = ", ".join("?" * len(COLUMNS))
+    added = connection.execute(f"INSERT OR IGNORE INTO cells VALUES ({marks})", cell).rowcount == 1
+    if added:
+        marks = ", ".join("?" * len(ROUND_COLUMNS))
+        connection.executemany(f"INSERT OR IGNORE INTO rounds VALUES ({marks})", rounds)
+    return added
+
+
 def _open_elsewhere(path: Path) -> sqlite3.Connection:
-    """A store that is only read; one on a read-only medium cannot have the helper files of WAL made beside it."""
+    """A store that is only read; one on a read-only medium cannot have the helper files of WAL made beside it.
+
+    It is then taken as it is, which would pass over what is still in a write-ahead log: that is refused.
+    """
+    address = f"{path.resolve().as_uri()}?mode=ro"
+    connection = sqlite3.connect(address, uri=True, timeout=PATIENCE)
     try:
-        connection = sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True, timeout=PATIENCE)
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError:
-        return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro&immutable=1", uri=True)
-    except sqlite3.DatabaseError as error:
-        raise FedfluxError(f"{path} is no SQLite file: {error}") from error
+    except sqlite3.OperationalError as error:
+        connection.close()
+        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
+            raise
+        log = path.with_name(f"{path.name}-wal")
+        if log.exists() and log.stat().st_size:
+            words = f"{path} cannot be read without {log.name}, which needs a writable folder: copy both into one"
+            raise FedfluxError(words) from error
+        return sqlite3.connect(f"{address}&immutable=1", uri=True)
+    except BaseException:
+        connection.close()
+        raise
     return connection
 
 
-def _cell(config: Mapping[str, Any], result: Mapping[str, Any]) -> tuple[Any, ...]:
-    both = {**result, **config, **config["ran_on"], "grouped": config["group"], "rounds": result["rounds"]}
+def _remove_empty(path: Path) -> None:
+    """Take away the file that a store which could not be made leaves."""
+    with suppress(OSError):
+        if path.stat().st_size == 0:
+            path.unlink()
+
+
+def _cell(config: Mapping[str, Any], result: Mapping[str, Any]) -> Row:
+    """What a run came to wins over what it was told: `cluster_round` may have been "auto"."""
+    both = {**config, **config["ran_on"], **result, "grouped": config["group"]}
     both["finished"] = datetime.now(UTC).isoformat(timespec="seconds")
-    both["run_dir"], both["config"], both["result"] = result["run_dir"], _text(config), _text(result)
+    both["config"], both["result"] = _text(config), _text(result)
     return tuple(both[name] for name in COLUMNS)
 
 
-def _round(identity: str, record: Mapping[str, Any]) -> tuple[Any, ...]:
+def _round(identity: str, record: Mapping[str, Any]) -> Row:
     scores = [score for score in record["validation"].values() if score is not None]
     return (
         identity,
@@ -208,7 +264,7 @@ def _round(identity: str, record: Mapping[str, Any]) -> tuple[Any, ...]:
     )
 
 
-def _opened(row: tuple[Any, ...]) -> dict[str, Any]:
+def _opened(row: Row) -> dict[str, Any]:
     cell = dict(zip(COLUMNS, row, strict=True))
     return {**cell, "config": loads(cell["config"]), "result": loads(cell["result"])}
 

@@ -3,16 +3,18 @@
 import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from fedflux.errors import FedfluxError, unknown
 from fedflux.files import read_object, write_json
 
 MLFLOW_FILE = "mlflow.json"
 SCORES = ("known", "known_worst", "test", "test_worst", "pairs_right", "ari", "clusters_found")
+Stopped = Literal["KILLED", "FAILED"]
+"""By a person, or by an error; MLflow's words."""
 
 
 class Tracker(Protocol):
@@ -24,30 +26,52 @@ class Tracker(Protocol):
     def finish(self, result: Mapping[str, Any]) -> None:
         """The result."""
 
-    def close(self) -> None:
-        """The end of a sitting."""
+    def close(self, stopped: Stopped | None) -> None:
+        """The end of a sitting, and what stopped a run that has no result."""
 
 
-@dataclass(frozen=True)
 class Several:
-    """Tells each in turn; nobody, where nothing is tracked."""
+    """Tells each in turn; nobody, where nothing is tracked. One that fails is heard of once and told no more."""
 
-    trackers: tuple[Tracker, ...] = ()
+    def __init__(self, complain: Callable[[str], None]) -> None:
+        self._trackers: dict[str, Tracker] = {}
+        self._complain = complain
+        self._faults: list[str] = []
 
-    def round(self, record: Mapping[str, Any]) -> None:
-        """One line of the round log."""
-        for tracker in self.trackers:
-            tracker.round(record)
+    def start(self, name: str, make: Callable[[], Tracker]) -> None:
+        """One more."""
+        with self._going_on(name):
+            self._trackers[name] = make()
+
+    def round(self, record: Mapping[str, Any]) -> list[str]:
+        """One line of the round log; what went wrong since the one before it."""
+        self._each(lambda tracker: tracker.round(record))
+        faults, self._faults = self._faults, []
+        return faults
 
     def finish(self, result: Mapping[str, Any]) -> None:
         """The result."""
-        for tracker in self.trackers:
-            tracker.finish(result)
+        self._each(lambda tracker: tracker.finish(result))
 
-    def close(self) -> None:
+    def close(self, stopped: Stopped | None) -> None:
         """The end of a sitting."""
-        for tracker in self.trackers:
-            tracker.close()
+        self._each(lambda tracker: tracker.close(stopped))
+
+    def _each(self, tell: Callable[[Tracker], None]) -> None:
+        for name, tracker in list(self._trackers.items()):
+            with self._going_on(name):
+                tell(tracker)
+
+    @contextmanager
+    def _going_on(self, name: str) -> Iterator[None]:
+        """A library or server of others must not end a run: whatever it raises ends its tracking."""
+        try:
+            yield
+        except Exception as error:
+            self._trackers.pop(name, None)
+            words = " ".join(f"tracking with {name} stopped: {type(error).__name__}: {error}".split())
+            self._faults.append(words)
+            self._complain(words)
 
 
 class TensorBoard:
@@ -74,7 +98,7 @@ class TensorBoard:
             if result.get(name) is not None:
                 self._writer.add_scalar(f"final/{name}", result[name], result["rounds"])
 
-    def close(self) -> None:
+    def close(self, stopped: Stopped | None) -> None:
         """End the event file."""
         self._writer.close()
 
@@ -116,8 +140,10 @@ class MLflow:
                 self._client.log_metric(self._run, f"final_{name}", result[name])
         self._client.set_terminated(self._run)
 
-    def close(self) -> None:
-        """Nothing is open between calls."""
+    def close(self, stopped: Stopped | None) -> None:
+        """Nothing is open between calls; a run without a result is said to have ended."""
+        if stopped is not None:
+            self._client.set_terminated(self._run, stopped)
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
@@ -144,13 +170,22 @@ def check_trackers(names: str | None) -> None:
 
 
 @contextmanager
-def make_tracker(names: str | None, folder: Path, config: Mapping[str, Any], done: int) -> Iterator[Tracker]:
-    """The trackers of a run whose first `done` rounds they have seen already."""
-    trackers = Several(tuple(TRACKERS[name](folder, config, done) for name in _split(names)))
+def make_tracker(
+    names: str | None, folder: Path, config: Mapping[str, Any], done: int, complain: Callable[[str], None]
+) -> Iterator[Several]:
+    """The trackers of a run whose first `done` rounds they have seen already; `complain` hears of those that fail."""
+    trackers = Several(complain)
+    stopped: Stopped | None = "KILLED"
     try:
+        for name in _split(names):
+            trackers.start(name, partial(TRACKERS[name], folder, config, done))
         yield trackers
+        stopped = None
+    except Exception:
+        stopped = "FAILED"
+        raise
     finally:
-        trackers.close()
+        trackers.close(stopped)
 
 
 def _split(names: str | None) -> list[str]:

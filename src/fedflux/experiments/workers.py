@@ -4,8 +4,8 @@ import multiprocessing
 import os
 import signal
 from collections import deque
-from collections.abc import Callable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -101,7 +101,7 @@ def _listen(worker: _Worker, workers: list[_Worker], queue: _Queue, tell: Tell) 
         workers.remove(worker)
         worker.process.join()
         if queue.begun[task] < TRIES:
-            tell(task, "killed", "its process was killed: begun again from its last round")
+            tell(task, "killed", "its process was killed; it is taken up again")
             queue.put_back(task)
         else:
             tell(task, "failed", f"its process was killed {TRIES} times")
@@ -119,9 +119,23 @@ def _start() -> _Worker:
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs,), daemon=True)
-    process.start()
+    with _deaf_to_interrupts():
+        process.start()
     theirs.close()
     return _Worker(process, ours)
+
+
+@contextmanager
+def _deaf_to_interrupts() -> Iterator[None]:
+    """Children started here inherit that Ctrl-C is held back, from their first moment on; their parent answers it."""
+    if not hasattr(signal, "pthread_sigmask"):
+        yield
+        return
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def _serve(connection: Connection) -> None:

@@ -126,6 +126,15 @@ def test_images_are_kept_once_and_fewer_clients_are_shown_when_they_are_too_many
     assert shown[0]["images_left_out"] == 6
 
 
+def test_the_first_run_with_a_map_is_opened(tmp_path: Path) -> None:
+    for name in ("fedavg", "local"):
+        write_run(tmp_path / name, algorithm=name)
+    assert collect([tmp_path])["opens"] == "fedavg"
+    for name in ("flux-1", "flux-2"):
+        write_run(tmp_path / name)
+    assert collect([tmp_path])["opens"] == "flux-1"
+
+
 def test_unfinished_runs_are_listed(tmp_path: Path) -> None:
     write_run(tmp_path / "done")
     write_run(tmp_path / "going", finished=False, rounds=2, seed=7)
@@ -139,16 +148,17 @@ def test_the_overview_compares_within_groups_and_with_the_reference(tmp_path: Pa
         write_run(tmp_path / f"fedavg-{seed}", algorithm="fedavg", seed=seed, lift=seed - 2 - 0.1 * seed)
     write_run(tmp_path / "elsewhere", seed=1, group="other settings", lift=9)
     overview = collect([tmp_path])["overview"]
-    assert (overview["reference"], overview["algorithms"]) == ("flux", ["flux", "fedavg"])
+    assert (overview["reference"], overview["algorithms"]) == ("fedavg", ["fedavg", "flux"])
     block = overview["blocks"][0]
     assert [b["runs"] for b in overview["blocks"]] == [12, 1]
     assert [(line["algorithm"], line["known_mean"]) for line in block["by_shift"]] == [
-        ("flux", 85.0),
         ("fedavg", 82.75),
+        ("flux", 85.0),
     ]
     line = next(line for line in block["paired"] if line["score"] == "known")
-    assert (line["algorithm"], line["mean"], line["mark"]) == ("fedavg", -2.25, "worse")
-    assert collect([tmp_path], reference="fedavg")["overview"]["reference"] == "fedavg"
+    assert (line["algorithm"], line["mean"], line["mark"]) == ("flux", 2.25, "better")
+    assert collect([tmp_path], reference="flux")["overview"]["reference"] == "flux"
+    assert collect([tmp_path / "elsewhere"])["overview"]["reference"] == "flux"
     with pytest.raises(FedfluxError, match="did you mean 'fedavg'"):
         collect([tmp_path], reference="fedavgg")
 

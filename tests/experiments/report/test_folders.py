@@ -5,7 +5,7 @@ from tests.experiments.report.making import write_run
 
 from fedflux.errors import FedfluxError
 from fedflux.experiments.report import find_runs
-from fedflux.experiments.report.folders import distinct, find_folders, read_lines
+from fedflux.experiments.report.folders import distinct, find_folders
 
 
 def test_runs_are_found_at_and_below_a_path_in_order(tmp_path: Path) -> None:
@@ -41,16 +41,6 @@ def test_a_path_without_runs_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(FedfluxError, match="bad holds no finished run") as caught:
         find_runs([tmp_path / "good", tmp_path / "bad"])
     assert "\n" not in str(caught.value)
-
-
-def test_a_last_line_cut_short_is_left_out_and_a_broken_one_before_it_is_told(tmp_path: Path) -> None:
-    path = tmp_path / "rounds.jsonl"
-    path.write_text('{"round": 1}\n{"rou')
-    assert read_lines(path) == [{"round": 1}]
-    path.write_text('{"rou\n{"round": 2}\n')
-    with pytest.raises(FedfluxError, match="line 1"):
-        read_lines(path)
-    assert read_lines(tmp_path / "absent.jsonl") == []
 
 
 def test_names_are_made_to_fit_a_link_and_kept_apart() -> None:

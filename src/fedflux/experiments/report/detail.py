@@ -12,10 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.errors import FedfluxError
+from fedflux.experiments.report.checks import checked_result, checked_rounds, checked_row, checked_samples
 from fedflux.experiments.report.descriptor_map import descriptor_map
-from fedflux.experiments.report.folders import Folder, read_arrays, read_lines, read_object
+from fedflux.experiments.report.folders import Folder, read_arrays
 from fedflux.experiments.report.rounding import digits, percent
-from fedflux.experiments.run_folder import DESCRIPTOR_FILE, EVENTS_FILE, RESULT_FILE, ROUNDS_FILE
+from fedflux.experiments.run_folder import DESCRIPTOR_FILE, EVENTS_FILE, RESULT_FILE, ROUNDS_FILE, SAMPLES_FILE
+from fedflux.files import read_lines, read_object
 
 MOST_CLIENTS = 300
 """Clients listed one by one."""
@@ -48,17 +51,19 @@ class Run:
     detail: dict[str, Any]
     row: dict[str, Any]
     groups: NDArray[np.int64]
+    samples: dict[str, NDArray[Any]] | None
+    """The images that it kept."""
 
 
 def read_run(folder: Folder, config: dict[str, Any]) -> Run:
-    """Everything about one finished run but its images."""
-    result = read_object(folder.path / RESULT_FILE)
+    """Everything about one finished run."""
+    result = checked_result(read_object(folder.path / RESULT_FILE), config.get("clients"))
     named = {"algorithm": config.get("label") or config["algorithm"], "group": config.get("group") or ""}
-    row = {key: named.get(key, config.get(key, result.get(key))) for key in ROW}
-    by_round = {line["round"]: line for line in read_lines(folder.path / ROUNDS_FILE)}
+    row = checked_row({key: named.get(key, config.get(key, result.get(key))) for key in ROW})
+    by_round = {line["round"]: line for line in checked_rounds(read_lines(folder.path / ROUNDS_FILE))}
     rounds = [by_round[number] for number in sorted(by_round)]
     descriptors = read_arrays(folder.path / DESCRIPTOR_FILE)
-    found = np.array(result.get("assignment") or [], dtype=np.int64)
+    found = np.array(result["assignment"], dtype=np.int64)
     truth = result.get("truth")
     grouped_by, groups = _groups(found, truth, clustered=descriptors is not None)
     detail = {
@@ -73,7 +78,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "clients": _clients(result, found, truth, groups),
         "clusters": _clusters(result, groups, truth),
         "curves": _curves(rounds, groups),
-        "map": descriptor_map(descriptors),
+        "map": _map(descriptors),
         "placements": _placements(result.get("test_placements"), found, truth),
         "why": _why(result.get("why")),
         "costs": _costs(result, rounds),
@@ -84,11 +89,20 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
             "events": [
                 {"time": str(e.get("time")), "event": str(e.get("event"))}
                 for e in read_lines(folder.path / EVENTS_FILE)
+                if isinstance(e, dict)
             ],
         },
         "round_events": [str(words) for line in rounds for words in line.get("events", ())],
     }
-    return Run(folder, detail, row, groups)
+    samples = checked_samples(read_arrays(folder.path / SAMPLES_FILE), len(found))
+    return Run(folder, detail, row, groups, samples)
+
+
+def _map(descriptors: dict[str, NDArray[Any]] | None) -> dict[str, Any] | None:
+    try:
+        return descriptor_map(descriptors)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as fault:
+        raise FedfluxError(f"{DESCRIPTOR_FILE} makes no map ({type(fault).__name__}: {fault})") from fault
 
 
 def _groups(found: NDArray[np.int64], truth: Sequence[int] | None, clustered: bool) -> tuple[str, NDArray[np.int64]]:
@@ -99,7 +113,7 @@ def _groups(found: NDArray[np.int64], truth: Sequence[int] | None, clustered: bo
 
 def unfinished_detail(folder: Folder, config: dict[str, Any]) -> dict[str, Any]:
     """What there is to say of a run that has no result."""
-    numbers = [line["round"] for line in read_lines(folder.path / ROUNDS_FILE)]
+    numbers = [line["round"] for line in checked_rounds(read_lines(folder.path / ROUNDS_FILE))]
     keys = ("algorithm", "dataset", "shift", "level", "seed", "group", "rounds")
     return {
         "name": folder.name,

@@ -27,10 +27,18 @@ STYLE: dict[Any, Any] = {
 SHIFT_WORDS = {"px": "P(X)", "py": "P(Y)", "pygx": "P(Y|X)", "pxgy": "P(X|Y)"}
 
 
-def export_all(data: Mapping[str, Any], folder: Path) -> list[Path]:
-    """Write every figure and table of the page into `folder`; what was written."""
+def make_export_folder(folder: Path) -> None:
+    """The folder that exports go to."""
     try:
         (folder / "runs").mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise FedfluxError(f"cannot write exports to {folder}: {error.strerror}") from error
+
+
+def export_all(data: Mapping[str, Any], folder: Path) -> list[Path]:
+    """Write every figure and table of the page into `folder`; what was written."""
+    make_export_folder(folder)
+    try:
         written = []
         for block in data["overview"]["blocks"]:
             name = block["id"]

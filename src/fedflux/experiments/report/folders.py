@@ -4,13 +4,13 @@ import os
 import zlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from json import loads
 from pathlib import Path
 from re import sub
 from typing import Any
 from zipfile import BadZipFile
 
 import numpy as np
+from numpy.lib.npyio import NpzFile
 from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
@@ -58,41 +58,18 @@ def _below(root: Path) -> Iterator[Folder]:
         folders[:] = sorted(name for name in folders if not name.startswith("."))
 
 
-def read_object(path: Path) -> dict[str, Any]:
-    """A JSON object."""
-    try:
-        content = loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise FedfluxError(f"cannot read {path}: {error}") from error
-    if not isinstance(content, dict):
-        raise FedfluxError(f"cannot read {path}: a JSON object is expected")
-    return content
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """One JSON object a line; nothing where there is no file. A last line cut short by a crash is left out."""
-    if not path.exists():
-        return []
-    answers: list[dict[str, Any]] = []
-    lines = path.read_text(encoding="utf-8", errors="replace").splitlines()
-    for number, line in enumerate(lines, start=1):
-        try:
-            answers.append(loads(line))
-        except ValueError as error:
-            if number < len(lines):
-                raise FedfluxError(f"cannot read {path}, line {number}: {error}") from error
-    return answers
-
-
 def read_arrays(path: Path) -> dict[str, NDArray[Any]] | None:
     """Named arrays, None where there is no file."""
     if not path.exists():
         return None
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        content = np.load(path, allow_pickle=False)
+        if isinstance(content, NpzFile):
+            with content as file:
+                return {name: file[name] for name in file.files}
     except (OSError, ValueError, EOFError, BadZipFile, zlib.error) as error:
-        raise FedfluxError(f"cannot read {path}: {error}") from error
+        raise FedfluxError(f"cannot read {path.name}: {error}") from error
+    raise FedfluxError(f"cannot read {path.name}: it holds no named arrays")
 
 
 def distinct(name: str, taken: set[str]) -> str:

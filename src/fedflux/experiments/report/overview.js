@@ -25,7 +25,7 @@ const ALGORITHM_COLUMN = { key: "algorithm", title: "Algorithm", head: true, cla
 const SHIFT_COLUMN = { key: "shift", title: "Shift", class: "nowrap", text: (row) => shiftName(row.shift) };
 
 function overviewSection() {
-  const { runs, unfinished, overview } = DATA;
+  const { runs, unfinished, damaged, overview } = DATA;
   const sum = (of) => runs.reduce((total, run) => total + (of(run) || 0), 0);
   const values = (key) => unique(runs.map((run) => String(run.row[key])));
   const levels = values("level").sort();
@@ -35,16 +35,18 @@ function overviewSection() {
   const traffic = sum((run) => run.costs.bytes_up) + sum((run) => run.costs.bytes_down);
   const time = seconds(sum((run) => run.timings.seconds));
   const seeds = plural(values("seed").length, "seed");
+  const others = [[unfinished, "more unfinished"], [damaged, "damaged"]].filter(([list]) => list.length)
+    .map(([list, words]) => `; ${list.length} ${words}`).join("");
   const cards = el("ul", { class: "cards" },
-    card("Runs", String(runs.length), unfinished.length ? `${seeds}; ${unfinished.length} more unfinished` : seeds),
+    card("Runs", String(runs.length), seeds + others),
     card("Data", values("dataset").join(", "), about),
     ...headline(values("algorithm")),
     card("Spent", bytes(traffic), `moved in ${time} of computing, all runs`));
-  return [cards, ...overview.blocks.flatMap(blockPart), unfinishedPart()].filter(Boolean);
+  return [cards, ...overview.blocks.flatMap(blockPart), unfinishedPart(), damagedPart()].filter(Boolean);
 }
 
 function headline(algorithms) { // the best are named only where all runs may be compared with one another
-  const { blocks, reference } = DATA.overview;
+  const { blocks } = DATA.overview;
   if (blocks.length !== 1) {
     const words = `${algorithms.join(", ")}; ${blocks.length} sets of comparable runs`;
     return [card("Algorithms", String(algorithms.length), words)];
@@ -57,8 +59,9 @@ function headline(algorithms) { // the best are named only where all runs may be
     const name = lines.length > 1 ? `Best ${METRICS[score].toLowerCase()}` : METRICS[score];
     if (line) cards.push(card(name, share(line[key]), `${line.algorithm}: ${line.scope}`));
   }
-  const line = lines.find((one) => one.algorithm === reference);
-  if (line && there(line.pairs_right_mean)) {
+  const [line] = lines.filter((one) => there(one.pairs_right_mean) && one.algorithm !== "oracle") // it is told the truth
+    .sort((a, b) => b.pairs_right_mean - a.pairs_right_mean);
+  if (line) {
     const words = `rightly together or apart, ${line.algorithm}`;
     cards.push(card("Client pairs right", share(100 * line.pairs_right_mean), words));
   }

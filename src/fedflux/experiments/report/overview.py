@@ -9,7 +9,8 @@ from fedflux.experiments.report.folders import distinct
 from fedflux.experiments.report.rounding import digits
 from fedflux.experiments.summary import by_shift, overall, paired
 
-USUAL_REFERENCE = "flux"
+USUAL_REFERENCE = "fedavg"
+"""As in comparisons; where there is none, the first algorithm."""
 SHIFT_ORDER = ("px", "py", "pygx", "pxgy")
 COMPARED = ("known", "test", "known_worst", "test_worst")
 PAPER = ("algorithm", "shift", "known", "known_std", "test", "test_std", "scope")

@@ -67,7 +67,7 @@ function start() {
     ["overview", "Overview"], ["runs", "All runs"], ["run", "Chosen run"],
   ].map(([id, words]) => el("a", { href: `#${id}` }, words)));
   const chosen = runFromAddress();
-  showRun(chosen || DATA.runs[0], Boolean(chosen));
+  showRun(chosen || DATA.runs.find((run) => run.id === DATA.opens), Boolean(chosen));
   window.addEventListener("hashchange", () => {
     const run = runFromAddress();
     if (run) showRun(run, true);

@@ -10,7 +10,7 @@ from typing import Any
 
 from fedflux.errors import FedfluxError
 from fedflux.experiments.report.collect import collect
-from fedflux.experiments.report.exports import export_all
+from fedflux.experiments.report.exports import export_all, make_export_folder
 from fedflux.files import written_whole
 
 SCRIPTS = (
@@ -27,6 +27,8 @@ def write_report(
     data = collect(paths, reference)
     target = out or paths[0] / REPORT_FILE
     content = render(data, _title(data, paths)).encode()
+    if export is not None:
+        make_export_folder(export)  # where it cannot be made, there is no half of a report
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with written_whole(target) as handle:

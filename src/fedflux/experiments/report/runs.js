@@ -1,4 +1,4 @@
-// The table of all runs with its filters, and the list of unfinished ones.
+// The table of all runs with its filters, and the lists of unfinished and damaged ones.
 
 const FILTERS = ["algorithm", "dataset", "shift"];
 
@@ -82,4 +82,15 @@ function unfinishedPart() {
   return el("div", {}, el("h2", {}, "Unfinished"),
     el("p", { class: "what" }, "These runs have no result yet and count nowhere else."),
     table(columns, DATA.unfinished, { label: "Unfinished runs" }));
+}
+
+function damagedPart() {
+  if (!DATA.damaged.length) return null;
+  const columns = [
+    { key: "name", title: "Folder", head: true },
+    { key: "reason", title: "Reason", class: "words" },
+  ];
+  return el("div", {}, el("h2", {}, "Damaged"),
+    el("p", { class: "what" }, "The files of these runs are not as a run leaves them; they count nowhere else."),
+    table(columns, DATA.damaged, { label: "Damaged runs" }));
 }
