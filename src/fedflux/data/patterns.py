@@ -3,8 +3,10 @@
 A pattern's *content* is the truth: clients with equal patterns hold one distribution, whatever their index in a bank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,29 +154,42 @@ def shift_parts(shift: str) -> list[str]:
     return shift.split("+")
 
 
-def draw_patterns(shift: str, clients: int, seed: int, settings: ShiftSettings) -> list[Pattern]:
-    """The pattern of every client; client k's draw depends on (seed, k) alone, not on how many clients there are."""
-    levels.check_level(settings.level)
-    parts = shift_parts(shift)
-    if settings.strength is not None and not 0 <= settings.strength <= 1:
-        raise FedfluxError(f"strength {settings.strength} is outside 0 to 1")
-    if settings.strength is not None and not set(parts) <= SOFT:
-        raise FedfluxError(f"strength makes soft skews of px and py; '{shift}' has none")
-    if settings.bank < 1:
-        raise FedfluxError(f"a bank of {settings.bank} patterns: give 1 or more")
-    drawn = [Pattern()] * clients
-    for part in parts:
-        draw = SHIFTS[part](settings, seed)
-        if settings.shared and (part in ("pygx", "pxgy") or settings.strength is not None):
-            draw = _from_bank([draw(stream(seed, f"bank {part}", client=i)) for i in range(settings.bank)])
-        drawn = [p.merge(draw(stream(seed, f"pattern {part}", client=k))) for k, p in enumerate(drawn)]
-    return drawn
+class PatternDraw:
+    """The pattern of any client: client k's draw depends on (seed, k) alone, not on how many clients there are.
+
+    Pickled as its settings, since the draws of the parts are plain functions.
+    """
+
+    def __init__(self, shift: str, seed: int, settings: ShiftSettings) -> None:
+        levels.check_level(settings.level)
+        parts = shift_parts(shift)
+        if settings.strength is not None and not 0 <= settings.strength <= 1:
+            raise FedfluxError(f"strength {settings.strength} is outside 0 to 1")
+        if settings.strength is not None and not set(parts) <= SOFT:
+            raise FedfluxError(f"strength makes soft skews of px and py; '{shift}' has none")
+        if settings.bank < 1:
+            raise FedfluxError(f"a bank of {settings.bank} patterns: give 1 or more")
+        self._told = (shift, seed, settings)
+        self._draws: list[tuple[str, Draw]] = []
+        for part in parts:
+            draw = SHIFTS[part](settings, seed)
+            if settings.shared and (part in ("pygx", "pxgy") or settings.strength is not None):
+                draw = _from_bank([draw(stream(seed, f"bank {part}", client=i)) for i in range(settings.bank)])
+            self._draws.append((f"pattern {part}", draw))
+
+    def __call__(self, client: int) -> Pattern:
+        """What client k draws, over all parts of the shift."""
+        seed = self._told[1]
+        return reduce(Pattern.merge, (draw(stream(seed, purpose, client=client)) for purpose, draw in self._draws))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PatternDraw, self._told
 
 
-def pattern_truth(patterns: Sequence[Pattern]) -> NDArray[np.int64]:
+def pattern_truth(patterns: Iterable[Pattern]) -> NDArray[np.int64]:
     """The true cluster of every client: equal patterns, equal number, counted in order of appearance."""
     seen: dict[Pattern, int] = {}
-    return np.array([seen.setdefault(pattern.content(), len(seen)) for pattern in patterns], dtype=np.int64)
+    return np.fromiter((seen.setdefault(pattern.content(), len(seen)) for pattern in patterns), dtype=np.int64)
 
 
 def soft_weights(rng: np.random.Generator, count: int, strength: float) -> tuple[float, ...]:
