@@ -46,9 +46,8 @@ class Pattern:
 
     def merge(self, other: "Pattern") -> "Pattern":
         """Both patterns at once (a mixed shift); the two never fill the same field."""
-        empty = Pattern()
-        changed = {f: getattr(other, f) for f in self.__dataclass_fields__ if getattr(other, f) != getattr(empty, f)}
-        return replace(self, **changed)
+        filled = {name: value for name, value in vars(other).items() if value != getattr(_AS_POOLED, name)}
+        return replace(self, **filled)
 
     def transform(
         self, x: NDArray[np.generic], y: NDArray[np.int64], rng: np.random.Generator
@@ -65,6 +64,9 @@ class Pattern:
         if self.relabel is not None:
             y = np.array(self.relabel, dtype=np.int64)[y]
         return x, y
+
+
+_AS_POOLED = Pattern()
 
 
 def _look_by_group(x: NDArray[np.generic], group: NDArray[np.int64], looks: dict[int, Look]) -> NDArray[np.generic]:
@@ -128,7 +130,12 @@ def _appearance_shift(settings: ShiftSettings, seed: int) -> Draw:
     count = levels.augmented_classes(settings.level, settings.classes)
     pool = _subset(stream(seed, "augmented classes"), settings.classes, count)
     looks = levels.class_looks(settings.hundred_rule)
-    return lambda rng: Pattern(class_looks=tuple((label, looks[rng.integers(len(looks))]) for label in pool))
+
+    def draw(rng: np.random.Generator) -> Pattern:
+        chosen = rng.integers(len(looks), size=len(pool)).tolist()
+        return Pattern(class_looks=tuple((label, looks[which]) for label, which in zip(pool, chosen, strict=True)))
+
+    return draw
 
 
 def _no_shift(settings: ShiftSettings, seed: int) -> Draw:
