@@ -37,7 +37,7 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
 
         def show(progress: RoundProgress) -> None:
             state = f"validation {progress.accuracy:.1f} %  clusters {progress.clusters}"
-            bar.update(task, completed=progress.round, state=state)
+            bar.update(task, completed=progress.round, state=progress.after or state)
             for event in progress.events:
                 bar.console.print(f"  {event}", highlight=False)
 

@@ -27,8 +27,9 @@ def take_apart(value: Any) -> tuple[dict[str, Tensor], Any]:
 
 def _outline(value: Any, path: str, tensors: dict[str, Tensor]) -> Any:
     if isinstance(value, Tensor | np.ndarray):
-        tensor = torch.from_numpy(np.ascontiguousarray(value)) if isinstance(value, np.ndarray) else value
-        tensors[path] = tensor.detach().cpu().clone().contiguous()
+        if isinstance(value, np.ndarray):  # a single number has no order, and would be given an axis
+            value = torch.from_numpy(np.ascontiguousarray(value) if value.ndim else value)
+        tensors[path] = value.detach().cpu().clone().contiguous()
         return ARRAY
     if is_dataclass(value):
         return {f.name: _outline(getattr(value, f.name), f"{path}.{f.name}", tensors) for f in fields(value)}

@@ -74,8 +74,6 @@ class Partition:
         shift_parts(self.shift)
         if self.shift == "dirichlet" and self.quantity_skew > 0:
             raise FedfluxError("dirichlet decides the clients' sizes itself; leave quantity skew at 0")
-        if self.samples_per_client is not None and (self.shift == "dirichlet" or self.quantity_skew > 0):
-            raise FedfluxError("samples per client fixes every client's size; dirichlet and quantity skew would not")
 
 
 def partition(dataset: Dataset, how: Partition) -> Federation:
@@ -176,6 +174,8 @@ def _hundred_rule(dataset: Dataset) -> bool:
 
 def count_clients(dataset: Dataset, how: Partition) -> int:
     """How many clients a partition has: the number asked for, the data's own, or 10."""
+    if how.samples_per_client is not None and (how.shift == "dirichlet" or how.quantity_skew > 0):
+        raise FedfluxError("samples per client fix every client's size; dirichlet and quantity skew deal out sizes")
     if dataset.client_names is None:
         clients = 10 if how.clients is None else how.clients
         dealt = round(how.data_fraction * len(dataset.train))
