@@ -69,18 +69,35 @@ def evaluate(
     placed: list[Placements] = []
     for part in everyone.parts("test") if config.until is None else ():
         ids = list(part.ids)
-        known[ids] = engine.evaluate(algorithm.known(state, part, engine), part, "test")
+        own = algorithm.known(state, part, engine)
+        known[ids] = engine.evaluate(own, part, "test")
         holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
             if predictor is not None:
-                test[list(holders.ids)] = engine.evaluate(predictor, holders, "test")
+                test[list(holders.ids)] = known[list(holders.ids)]
+                others = _answered_otherwise(predictor, holders, own, part)
+                if len(others):
+                    rest = part.federation.cohort(np.array(holders.ids)[others])
+                    answer = Predictor(predictor.stack, predictor.weights[others])
+                    test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
                 placed += filter(None, [Placements.of(predictor, holders)])
         on_part(part)
     placements = Placements.join(placed)
     scores = {**client_scores(known, "known"), **client_scores(test, "test")}
     listed = None if placements is None else placements.listed
     return {**scores, "worst": scores["known_worst"], "test_placements": listed}, placements
+
+
+def _answered_otherwise(predictor: Predictor, holders: Cohort, own: Predictor, part: Cohort) -> NDArray[np.int64]:
+    """Positions of the holders that the test phase gives other models than known association does.
+
+    The rest are scored already: in a large federation that is most of the work.
+    """
+    if predictor.stack is not own.stack:
+        return np.arange(len(holders))
+    weights = own.weights[np.searchsorted(part.ids, holders.ids)]
+    return np.flatnonzero((weights != predictor.weights).any(axis=1))
 
 
 def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federation) -> dict[str, Any]:
