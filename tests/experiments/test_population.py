@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from tests.experiments.making import read_json, read_rounds
 
+from fedflux.data import Federation, Labelled, Split
 from fedflux.data import federation as federation_module
-from fedflux.data.federation import Federation
 from fedflux.experiments import evaluation, sitting
 from fedflux.experiments.config import make_config
 from fedflux.experiments.report.collect import collect
@@ -28,8 +28,14 @@ SAME = (
 )
 
 
-def run(out: Path, told: list[Progress] | None = None, **options: Any) -> dict[str, Any]:
-    return run_config(make_config({**LARGE, **options, "out": out}), None if told is None else told.append)
+def run(out: Path, **options: Any) -> dict[str, Any]:
+    return run_config(make_config({**LARGE, **options, "out": out}))
+
+
+def progress_of(out: Path) -> list[Progress]:
+    told: list[Progress] = []
+    run_config(make_config({**LARGE, "out": out}), told.append)
+    return told
 
 
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -61,8 +67,7 @@ def test_parts_change_nothing(algorithm: str, shift: str, tmp_path: Path, monkey
 
 def test_progress_is_told_after_the_rounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_parts(monkeypatch)
-    told: list[Progress] = []
-    run(tmp_path, told)
+    told = progress_of(tmp_path)
     after = [progress.after for progress in told if progress.after]
     assert after == [f"{words} {done} of 40 clients" for words in ("placing", "testing") for done in range(8, 41, 8)]
     assert [progress.round for progress in told if not progress.after] == [1, 2, 3]
@@ -70,8 +75,7 @@ def test_progress_is_told_after_the_rounds(tmp_path: Path, monkeypatch: pytest.M
 
 
 def test_a_small_federation_is_not_told_of_in_parts(tmp_path: Path) -> None:
-    told: list[Progress] = []
-    run(tmp_path, told)
+    told = progress_of(tmp_path)
     assert [progress.after for progress in told] == [""] * 3
 
 
@@ -107,7 +111,12 @@ def test_rounds_make_only_their_cohorts(tmp_path: Path, monkeypatch: pytest.Monk
     in_parts(monkeypatch)
     made: set[int] = set()
     make = Federation._make
-    monkeypatch.setattr(Federation, "_make", lambda self, client, split: made.add(client) or make(self, client, split))
+
+    def note(self: Federation, client: int, split: Split) -> Labelled:
+        made.add(client)
+        return make(self, client, split)
+
+    monkeypatch.setattr(Federation, "_make", note)
     run(tmp_path, until="clustered")
     members = {int(client) for line in read_rounds(tmp_path) for client in line["validation"]}
     assert 12 < len(members) <= 24

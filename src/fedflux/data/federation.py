@@ -100,13 +100,19 @@ class Federation:
         return len(getattr(self.rows[client], split)) * (self.duplicate if split == "train" else 1)
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
-        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
+        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round.
+
+        Copies are made anew each time: they would take the place of other clients.
+        """
         key = (client, split)
         held = self._cache.get(key)
         if held is None:
             held = self._make(client, split)
             self._cache.put(key, held, _bytes(held), CACHE_BYTES)
-        return held
+        if split != "train" or self.duplicate == 1:
+            return held
+        times = self.duplicate
+        return Labelled(held.x.repeat(times, 1, 1, 1), held.y.repeat(times), np.tile(held.rows, times))
 
     def _make(self, client: int, split: Split) -> Labelled:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
@@ -118,9 +124,6 @@ class Federation:
         x, y = pattern.transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if x.dtype != np.uint8:
             x = x.astype(np.float32)
-        if split == "train" and self.duplicate > 1:
-            x = np.tile(x, (self.duplicate, 1, 1, 1))
-            y, rows = np.tile(y, self.duplicate), np.tile(rows, self.duplicate)
         return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), rows)
 
 
