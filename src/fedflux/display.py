@@ -39,7 +39,7 @@ def rounds_bar(title: str, rounds: int) -> Iterator[Callable[[RoundProgress], No
         def show(progress: RoundProgress) -> None:
             accuracy = "–" if isnan(progress.accuracy) else f"{progress.accuracy:.1f} %"
             state = f"validation {accuracy}  clusters {progress.clusters}"
-            bar.update(task, completed=progress.round, state=state)
+            bar.update(task, completed=progress.round, state=progress.after or state)
             for event in progress.events:
                 bar.console.print(f"  {event}", highlight=False, markup=False)
 

@@ -46,6 +46,8 @@ PARTITION: dict[str, tuple[Any, str]] = {
     "quantity_skew": (float, f"0 to 1: unequal client sizes {default('quantity_skew')}"),
     "clients": (int, "number of clients (default: 10, or the data's own)"),
     "data_fraction": (float, f"share of the training data {default('data_fraction')}"),
+    "duplicate": (int, f"times a client holds each of its training examples {default('duplicate')}"),
+    "samples_per_client": (int, "examples each client draws, with reuse by others (default: all are dealt, each once)"),
     "seed": (int, f"the paper's folds are 42 to 46 {default('seed')}"),
 }
 CLUSTERING: dict[str, tuple[Any, str]] = {

@@ -103,7 +103,7 @@ def test_late_clients_are_placed_and_absent_ones_completed(federation: Federatio
     assert list(costs.up) == list(costs.down) == [5]  # only the absent one sends a descriptor and gets a model
     assert costs.up[5] == history[2].up[4] - history[3].up[4]
     assert state.described == (0, 1, 2, 3, 4, 5)
-    assert len(algorithm.described(state).descriptors) == 6
+    assert len(algorithm.described(state).sent["mean"]) == 6
 
 
 def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: Engine) -> None:

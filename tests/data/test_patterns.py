@@ -14,8 +14,8 @@ from fedflux.data.patterns import (
     MIXES,
     SHIFTS,
     Pattern,
+    PatternDraw,
     ShiftSettings,
-    draw_patterns,
     pattern_truth,
     shift_parts,
     soft_weights,
@@ -25,7 +25,8 @@ seeds = st.integers(0, 2**32)
 
 
 def draw(shift: str, clients: int = 12, seed: int = 42, level: int = 5, classes: int = 10, **more) -> list[Pattern]:
-    return draw_patterns(shift, clients, seed, ShiftSettings(level, classes, **more))
+    draw = PatternDraw(shift, seed, ShiftSettings(level, classes, **more))
+    return [draw(k) for k in range(clients)]
 
 
 def relabelled(pattern: Pattern) -> tuple[int, ...]:

@@ -13,7 +13,7 @@ from fedflux.algorithms.describe import DescriptorSettings
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.flux.clustering import Clusterer, Clusters
-from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.wire import Arrays
 
 S = TypeVar("S")
 
@@ -23,7 +23,8 @@ class Described:
     """What a clustered run can show of its clients: who was described, how, and where each was put."""
 
     clients: NDArray[np.int64]
-    descriptors: Descriptors
+    sent: Arrays
+    """Their descriptors in the wire form, which is an eighth of what is computed with."""
     labels: NDArray[np.int64]
     clusters: Clusters
 
@@ -43,6 +44,15 @@ class RoundMetrics:
         for client in clients:
             self.up[client] = self.up.get(client, 0) + up
             self.down[client] = self.down.get(client, 0) + down
+
+    def add(self, other: "RoundMetrics") -> None:
+        """Count in what was done for other clients."""
+        for mine, theirs in ((self.up, other.up), (self.down, other.down)):
+            mine.update({client: mine.get(client, 0) + count for client, count in theirs.items()})
+        for phase, seconds in other.seconds.items():
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        self.validation.update(other.validation)
+        self.events += other.events
 
     @contextmanager
     def timed(self, phase: str) -> Iterator[None]:
@@ -86,7 +96,10 @@ class Algorithm(Protocol[S]):
         """One communication round."""
 
     def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
-        """After the last round: place clients that never took part, and what that costs."""
+        """After the last round: place those of these clients that never took part, and what that costs.
+
+        A large federation is completed some clients at a time, so that it need not fit into memory.
+        """
 
     def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor:
         """What clients of the federation answer with."""

@@ -8,7 +8,7 @@ import numpy as np
 from fedflux.data import Cohort, Features
 from fedflux.engine import Engine, Stack
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
-from fedflux.flux.descriptor import Descriptors, effective_counts, make_descriptors
+from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
 from fedflux.flux.moments import Moments, MomentStatistic, moments
 from fedflux.flux.projector import COMPONENTS, POINTS, Projector, fit_projector
 from fedflux.flux.wire import over_the_wire
@@ -36,7 +36,9 @@ class Extractor:
 
 def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor:
     """S1 and S2: bounds from every member's training latents, then the projector everyone derives from them."""
-    ranges = engine.reduce(reference, [cohort.data(client, "train") for client in cohort], LatentRange())
+    ranges = []
+    for part in cohort.parts("train"):
+        ranges += engine.reduce(reference, [part.data(client, "train") for client in part], LatentRange())
     bounds = merge_bounds([client_bounds(one) for one in ranges])
     if settings.scalar_bounds:
         bounds = scalar_bounds(bounds)
@@ -46,6 +48,10 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
     """S3 for labelled members, as the server receives it: moments of the training part, mean of the validation part."""
+    return join_descriptors([_describe(extractor, part, engine) for part in cohort.parts("train", "validation")])
+
+
+def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
     classes = cohort.federation.classes
     clients = [cohort.data(client, "train") for client in cohort]
     sums = engine.reduce(extractor.reference, clients, MomentStatistic(extractor.projector, classes))

@@ -1,6 +1,6 @@
 """FLUX (Algorithms 1 and 2): FedAvg until C(r) fires, then one model per cluster of descriptors."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal
 
@@ -13,9 +13,9 @@ from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusters, find_clusters, with_centroids
-from fedflux.flux.descriptor import Descriptors, join_descriptors
+from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.trigger import should_cluster
-from fedflux.flux.wire import client_bytes
+from fedflux.flux.wire import client_bytes, join_arrays, to_arrays
 
 UNPLACED = -1
 
@@ -33,7 +33,8 @@ class FluxState:
     clusters: Clusters | None = None
     described: tuple[int, ...] = ()
     """The ids of the clients behind `descriptors`, in order of description."""
-    descriptors: Descriptors | None = None
+    descriptors: Mapping[str, NDArray[np.generic]] | None = None
+    """As they were sent, which is an eighth of what is computed with: there may be very many."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +111,7 @@ class Flux:
             extractor=extractor,
             clusters=clusters,
             described=cohort.ids,
-            descriptors=descriptors,
+            descriptors=to_arrays(descriptors),
         )
 
     def _group(self, descriptors: Descriptors, cohort: Cohort) -> Clusters:
@@ -138,7 +139,7 @@ class Flux:
             state,
             assignment=assignment,
             described=(*state.described, *newcomers),
-            descriptors=join_descriptors([state.descriptors, descriptors]),
+            descriptors=join_arrays([state.descriptors, to_arrays(descriptors)]),
         )
 
     def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:

@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedflux.data.cache import ByteCache
 from fedflux.data.dataset import Dataset
 from fedflux.data.dealing import ClientRows
 from fedflux.data.patterns import Pattern
@@ -16,7 +17,10 @@ from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
 Split = Literal["train", "validation", "test"]
-CACHE_BYTES = 4 * 2**30
+CACHE_BYTES = 2**30
+"""Tensors kept between rounds, over all clients; the least recently used go first."""
+PART_BYTES = 2**28
+PART_CLIENTS = 1000
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,9 +58,12 @@ class Federation:
     names: tuple[str, ...] | None = None
     cache_bytes: int = CACHE_BYTES
     """How much of the clients made so far is kept."""
+    duplicate: int = 1
+    """How often a client holds each row of its training part. Validation and test parts hold theirs once, since copies
+    there would change no mean; and as copies are made after the parts are cut, no training example is among them."""
     _truth: NDArray[np.int64] | None = None
     _blind: bool = False
-    _cache: dict[tuple[int, str], Labelled] = field(default_factory=dict, repr=False)
+    _cache: ByteCache[Labelled] = field(default_factory=ByteCache, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -96,17 +103,22 @@ class Federation:
 
     def size(self, client: int, split: Split) -> int:
         """How many examples a client holds, without making them."""
-        return len(getattr(self.rows[client], split))
+        return len(getattr(self.rows[client], split)) * (self.duplicate if split == "train" else 1)
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
-        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
+        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round.
+
+        Copies are made anew each time: they would take the place of other clients.
+        """
         key = (client, split)
-        if key not in self._cache:
-            made = self._make(client, split)
-            if sum(_bytes(kept) for kept in self._cache.values()) + _bytes(made) > self.cache_bytes:
-                self._cache.clear()
-            self._cache[key] = made
-        return self._cache[key]
+        held = self._cache.get(key)
+        if held is None:
+            held = self._make(client, split)
+            self._cache.put(key, held, _bytes(held), self.cache_bytes)
+        if split != "train" or self.duplicate == 1:
+            return held
+        times = self.duplicate
+        return Labelled(held.x.repeat(times, 1, 1, 1), held.y.repeat(times), np.tile(held.rows, times))
 
     def _make(self, client: int, split: Split) -> Labelled:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
@@ -150,6 +162,24 @@ class Cohort:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.ids)
+
+    def parts(self, *splits: Split) -> Iterator["Cohort"]:
+        """The members a part after another, each part small enough that these splits of all of it fit into memory.
+
+        Whatever asks for many clients' tensors at once goes by these, so that its memory does not grow with the cohort.
+        """
+        example = self.federation.dataset.train.x.itemsize * int(np.prod(self.federation.image_shape))
+        part: list[int] = []
+        held = 0
+        for client in self.ids:
+            size = example * sum(self.federation.size(client, split) for split in splits)
+            if part and (held + size > PART_BYTES or len(part) == PART_CLIENTS):
+                yield replace(self, ids=tuple(part))
+                part, held = [], 0
+            part.append(client)
+            held += size
+        if part:
+            yield replace(self, ids=tuple(part))
 
     def data(self, client: int, split: Split) -> Labelled:
         """One member's labelled examples."""

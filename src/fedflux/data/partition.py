@@ -1,5 +1,6 @@
 """From a dataset to a federation: a pure function of (dataset, shift, level, clients, seed) on every device."""
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -15,14 +16,18 @@ from fedflux.data.dealing import (
     select_labels,
     split_validation,
 )
+from fedflux.data.drawing import DrawnRows, RowPool
 from fedflux.data.federation import Federation
+from fedflux.data.lazy import Lazy
 from fedflux.data.levels import DIRICHLET_ALPHA
-from fedflux.data.patterns import Pattern, ShiftSettings, draw_patterns, pattern_truth, shift_parts
+from fedflux.data.patterns import Pattern, PatternDraw, ShiftSettings, pattern_truth, shift_parts
 from fedflux.data.splits import Rows
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
 VALIDATION_SHARE = 0.2
+EAGER = 2000
+"""Clients up to which all are made at once, so that what is wrong with any is found before a run begins."""
 
 
 @dataclass(frozen=True)
@@ -42,6 +47,12 @@ class Partition:
     quantity_skew: float = 0.0
     data_fraction: float = 1.0
     """The share of the training data that is dealt; test parts stay whole."""
+    duplicate: int = 1
+    """How often a client holds each of its training examples (the paper repeats them so that many clients with few
+    examples train as long as few with many); validation and test examples are there once."""
+    samples_per_client: int | None = None
+    """None: the examples are dealt, each to one client. Else every client draws this many for training and validation
+    from all of them, different clients the same one at times, and in proportion to the dataset's parts for test."""
 
     def __post_init__(self) -> None:
         if self.clients is not None and self.clients < 1:
@@ -50,6 +61,10 @@ class Partition:
             raise FedfluxError(f"seed {self.seed}: give 0 or more")
         if not 0 < self.data_fraction <= 1:
             raise FedfluxError(f"data fraction {self.data_fraction} is outside 0 to 1")
+        if self.duplicate < 1:
+            raise FedfluxError(f"duplicate {self.duplicate}: give 1 (no copies) or more")
+        if self.samples_per_client is not None and self.samples_per_client < 1:
+            raise FedfluxError(f"{self.samples_per_client} samples per client: give 1 or more")
         if not 0 <= self.quantity_skew <= 1:
             raise FedfluxError(f"quantity skew {self.quantity_skew} is outside 0 to 1")
         if self.alpha is not None and not 0 < self.alpha < float("inf"):
@@ -62,36 +77,83 @@ class Partition:
 
 
 def partition(dataset: Dataset, how: Partition) -> Federation:
-    """Deal the rows, draw a pattern for every client, and apply P(Y) inside each split."""
+    """A pattern and rows for every client, P(Y) applied inside each split.
+
+    Up to `EAGER` clients are made and checked here; of more, each is made when a cohort asks for it.
+    """
     own = dataset.train.client is not None
     clients = count_clients(dataset, how)
     _check_images(dataset, how)
-    patterns = draw_patterns(how.shift, clients, how.seed, _settings(dataset, how))
-    train, test = _deal(dataset, how, clients)
-    rows = []
-    for k, pattern in enumerate(patterns):
-        mine, validation = split_validation(train[k], VALIDATION_SHARE, how.seed, k)
-        splits = []
-        for name, part, labels in (
-            ("train", mine, dataset.train.y),
-            ("validation", validation, dataset.train.y),
-            ("test", test[k], dataset.test.y),
-        ):
-            splits.append(select_labels(part, labels, pattern, stream(how.seed, f"label shift {name}", client=k)))
-        rows.append(ClientRows(*splits))
-        if len(rows[k].train) == 0:
-            raise FedfluxError(
-                f"client {k} keeps no training example under {how.shift} level {how.level}; "
-                "use fewer clients, a lower level or more data"
-            )
+    patterns: Sequence[Pattern] = Lazy(clients, PatternDraw(how.shift, how.seed, _settings(dataset, how)))
+    if clients <= EAGER:
+        patterns = tuple(patterns)
+    rows: Sequence[ClientRows] = Lazy(clients, _rows(dataset, how, patterns))
+    if clients <= EAGER:
+        rows = tuple(rows)
     return Federation(
         dataset=dataset,
-        rows=tuple(rows),
-        patterns=tuple(patterns),
+        rows=rows,
+        patterns=patterns,
         seed=how.seed,
         channels=_channels(dataset, how),
         names=dataset.client_names if own else None,
+        duplicate=how.duplicate,
         _truth=_truth(dataset, how, patterns),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class _Rows:
+    """Client k's rows, dealt or drawn; refuses a client that P(Y) leaves without training examples."""
+
+    dataset: Dataset
+    how: Partition
+    patterns: Sequence[Pattern]
+    shares: tuple[list[Rows], list[Rows]] | None
+    drawn: DrawnRows | None
+
+    def __call__(self, client: int) -> ClientRows:
+        rows = self.drawn.rows(client, self.patterns[client]) if self.drawn else self._dealt(client)
+        if len(rows.train) == 0:
+            raise _nothing(client, self.how)
+        return rows
+
+    def _dealt(self, client: int) -> ClientRows:
+        assert self.shares is not None
+        train, test = self.shares
+        mine, validation = split_validation(train[client], VALIDATION_SHARE, self.how.seed, client)
+        y = self.dataset.train.y
+        parts = {"train": (mine, y), "validation": (validation, y), "test": (test[client], self.dataset.test.y)}
+        rows = {}
+        for name, (part, labels) in parts.items():
+            rng = stream(self.how.seed, f"label shift {name}", client=client)
+            rows[name] = select_labels(part, labels, self.patterns[client], rng)
+        return ClientRows(**rows)
+
+
+def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern]) -> _Rows:
+    train, test = dataset.train, dataset.test
+    if how.samples_per_client is None:
+        shares = _deal(dataset, how, len(patterns))
+        for client in np.flatnonzero([len(share) == 0 for share in shares[0]])[:1]:
+            raise _nothing(int(client), how)
+        return _Rows(dataset, how, patterns, shares, None)
+    tests = max(1, round(how.samples_per_client * len(test) / len(train))) if len(test) else 0
+    drawn = DrawnRows(
+        RowPool.of(_fraction(np.arange(len(train)), how, 0), train.y, dataset.classes),
+        RowPool.of(np.arange(len(test)), test.y, dataset.classes),
+        how.samples_per_client,
+        tests,
+        how.seed,
+        VALIDATION_SHARE,
+    )
+    return _Rows(dataset, how, patterns, None, drawn)
+
+
+def _nothing(client: int, how: Partition) -> FedfluxError:
+    return FedfluxError(
+        f"client {client} keeps no training example under {how.shift} level {how.level}; "
+        "use fewer clients, a lower level or more data"
     )
 
 
@@ -112,15 +174,20 @@ def _hundred_rule(dataset: Dataset) -> bool:
 
 def count_clients(dataset: Dataset, how: Partition) -> int:
     """How many clients a partition has: the number asked for, the data's own, or 10."""
+    if how.samples_per_client is not None and (how.shift == "dirichlet" or how.quantity_skew > 0):
+        raise FedfluxError("samples per client fix every client's size; dirichlet and quantity skew deal out sizes")
     if dataset.client_names is None:
         clients = 10 if how.clients is None else how.clients
         dealt = round(how.data_fraction * len(dataset.train))
-        if clients > dealt:
-            raise FedfluxError(f"{clients} clients but only {dealt} training examples in {dataset.name}")
+        if clients > dealt and how.samples_per_client is None:
+            held = f"{clients} clients but only {dealt} training examples in {dataset.name}"
+            raise FedfluxError(f"{held}; samples per client (drawn with reuse) allow more")
         return clients
     named = len(dataset.client_names)
     if how.clients not in (None, named):
         raise FedfluxError(f"{dataset.name} is split over its own {named} clients; {how.clients} were asked for")
+    if how.samples_per_client is not None:
+        raise FedfluxError(f"{dataset.name} is split by client already; samples per client would draw it anew")
     if how.shift == "dirichlet" or how.quantity_skew > 0:
         raise FedfluxError(f"{dataset.name} is split by client already; dirichlet and quantity skew would deal it anew")
     return named
@@ -165,7 +232,7 @@ def _fraction(rows: Rows, how: Partition, client: int) -> Rows:
     return np.sort(stream(how.seed, "data fraction", client=client).choice(rows, size=count, replace=False))
 
 
-def _truth(dataset: Dataset, how: Partition, patterns: list[Pattern]) -> NDArray[np.int64] | None:
+def _truth(dataset: Dataset, how: Partition, patterns: Iterable[Pattern]) -> NDArray[np.int64] | None:
     """Pattern content, joined with the data's own clusters; None where distributions vary without clusters."""
     continuous = how.shift == "dirichlet" or (how.strength is not None and how.patterns == "independent")
     if continuous:

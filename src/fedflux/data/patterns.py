@@ -3,8 +3,10 @@
 A pattern's *content* is the truth: clients with equal patterns hold one distribution, whatever their index in a bank.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import reduce
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,9 +46,8 @@ class Pattern:
 
     def merge(self, other: "Pattern") -> "Pattern":
         """Both patterns at once (a mixed shift); the two never fill the same field."""
-        empty = Pattern()
-        changed = {f: getattr(other, f) for f in self.__dataclass_fields__ if getattr(other, f) != getattr(empty, f)}
-        return replace(self, **changed)
+        filled = {name: value for name, value in vars(other).items() if value != getattr(_AS_POOLED, name)}
+        return replace(self, **filled)
 
     def transform(
         self, x: NDArray[np.generic], y: NDArray[np.int64], rng: np.random.Generator
@@ -63,6 +64,9 @@ class Pattern:
         if self.relabel is not None:
             y = np.array(self.relabel, dtype=np.int64)[y]
         return x, y
+
+
+_AS_POOLED = Pattern()
 
 
 def _look_by_group(x: NDArray[np.generic], group: NDArray[np.int64], looks: dict[int, Look]) -> NDArray[np.generic]:
@@ -126,7 +130,12 @@ def _appearance_shift(settings: ShiftSettings, seed: int) -> Draw:
     count = levels.augmented_classes(settings.level, settings.classes)
     pool = _subset(stream(seed, "augmented classes"), settings.classes, count)
     looks = levels.class_looks(settings.hundred_rule)
-    return lambda rng: Pattern(class_looks=tuple((label, looks[rng.integers(len(looks))]) for label in pool))
+
+    def draw(rng: np.random.Generator) -> Pattern:
+        chosen = rng.integers(len(looks), size=len(pool)).tolist()
+        return Pattern(class_looks=tuple((label, looks[which]) for label, which in zip(pool, chosen, strict=True)))
+
+    return draw
 
 
 def _no_shift(settings: ShiftSettings, seed: int) -> Draw:
@@ -152,29 +161,42 @@ def shift_parts(shift: str) -> list[str]:
     return shift.split("+")
 
 
-def draw_patterns(shift: str, clients: int, seed: int, settings: ShiftSettings) -> list[Pattern]:
-    """The pattern of every client; client k's draw depends on (seed, k) alone, not on how many clients there are."""
-    levels.check_level(settings.level)
-    parts = shift_parts(shift)
-    if settings.strength is not None and not 0 <= settings.strength <= 1:
-        raise FedfluxError(f"strength {settings.strength} is outside 0 to 1")
-    if settings.strength is not None and not set(parts) <= SOFT:
-        raise FedfluxError(f"strength makes soft skews of px and py; '{shift}' has none")
-    if settings.bank < 1:
-        raise FedfluxError(f"a bank of {settings.bank} patterns: give 1 or more")
-    drawn = [Pattern()] * clients
-    for part in parts:
-        draw = SHIFTS[part](settings, seed)
-        if settings.shared and (part in ("pygx", "pxgy") or settings.strength is not None):
-            draw = _from_bank([draw(stream(seed, f"bank {part}", client=i)) for i in range(settings.bank)])
-        drawn = [p.merge(draw(stream(seed, f"pattern {part}", client=k))) for k, p in enumerate(drawn)]
-    return drawn
+class PatternDraw:
+    """The pattern of any client: client k's draw depends on (seed, k) alone, not on how many clients there are.
+
+    Pickled as its settings, since the draws of the parts are plain functions.
+    """
+
+    def __init__(self, shift: str, seed: int, settings: ShiftSettings) -> None:
+        levels.check_level(settings.level)
+        parts = shift_parts(shift)
+        if settings.strength is not None and not 0 <= settings.strength <= 1:
+            raise FedfluxError(f"strength {settings.strength} is outside 0 to 1")
+        if settings.strength is not None and not set(parts) <= SOFT:
+            raise FedfluxError(f"strength makes soft skews of px and py; '{shift}' has none")
+        if settings.bank < 1:
+            raise FedfluxError(f"a bank of {settings.bank} patterns: give 1 or more")
+        self._told = (shift, seed, settings)
+        self._draws: list[tuple[str, Draw]] = []
+        for part in parts:
+            draw = SHIFTS[part](settings, seed)
+            if settings.shared and (part in ("pygx", "pxgy") or settings.strength is not None):
+                draw = _from_bank([draw(stream(seed, f"bank {part}", client=i)) for i in range(settings.bank)])
+            self._draws.append((f"pattern {part}", draw))
+
+    def __call__(self, client: int) -> Pattern:
+        """What client k draws, over all parts of the shift."""
+        seed = self._told[1]
+        return reduce(Pattern.merge, (draw(stream(seed, purpose, client=client)) for purpose, draw in self._draws))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return PatternDraw, self._told
 
 
-def pattern_truth(patterns: Sequence[Pattern]) -> NDArray[np.int64]:
+def pattern_truth(patterns: Iterable[Pattern]) -> NDArray[np.int64]:
     """The true cluster of every client: equal patterns, equal number, counted in order of appearance."""
     seen: dict[Pattern, int] = {}
-    return np.array([seen.setdefault(pattern.content(), len(seen)) for pattern in patterns], dtype=np.int64)
+    return np.fromiter((seen.setdefault(pattern.content(), len(seen)) for pattern in patterns), dtype=np.int64)
 
 
 def soft_weights(rng: np.random.Generator, count: int, strength: float) -> tuple[float, ...]:

@@ -20,7 +20,9 @@ class Predictor:
     @staticmethod
     def single(stack: Stack, chosen: NDArray[np.int64], distances: NDArray[np.float64] | None = None) -> "Predictor":
         """One model a client."""
-        return Predictor(stack, np.eye(len(stack))[chosen], distances)
+        weights = np.zeros((len(chosen), len(stack)))
+        weights[np.arange(len(chosen)), chosen] = 1.0
+        return Predictor(stack, weights, distances)
 
     @staticmethod
     def shared(stack: Stack, weights: NDArray[np.float64], clients: int) -> "Predictor":

@@ -81,7 +81,7 @@ def compare(
         index = todo[task]
         status.running.pop(index, None)
         if kind == "round":
-            status.running[index] = f"round {content.round}/{content.rounds}"
+            status.running[index] = content.after or f"round {content.round}/{content.rounds}"
             status.notes += [f"{cells[index].name}: {event}" for event in content.events if "damaged" in event]
         elif kind == "done":
             status.results[index] = content

@@ -36,6 +36,8 @@ class RunConfig:
     alpha: float | None = None
     quantity_skew: float = 0.0
     data_fraction: float = 1.0
+    duplicate: int = 1
+    samples_per_client: int | None = None
     participation: float = 1.0
     algorithm: str = "flux"
     clusters: int | Literal["true"] | None = None
@@ -103,6 +105,8 @@ class RunConfig:
             alpha=self.alpha,
             quantity_skew=self.quantity_skew,
             data_fraction=self.data_fraction,
+            duplicate=self.duplicate,
+            samples_per_client=self.samples_per_client,
         )
 
     def settings(self) -> Settings:

@@ -1,7 +1,7 @@
 """What a trained run is asked: both accuracies, the clusters beside the truth, why they differ, the costs."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,36 +15,89 @@ from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.flux.why import explain
 
+LISTED = 1000
+"""Clients whose test-time distances to all clusters are listed in the result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Where the test phase put clients: everyone's cluster and the distance to it, and the first clients in full."""
+
+    client: NDArray[np.int64]
+    cluster: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    listed: list[dict[str, Any]]
+    """`client`, `cluster` and `distances` to all clusters."""
+
+    @staticmethod
+    def of(predictor: Predictor, holders: Cohort) -> "Placements | None":
+        """Those of one part of the clients, None where the choice was not made by a distance."""
+        if predictor.distances is None:
+            return None
+        cluster, client = predictor.weights.argmax(axis=1), np.array(holders.ids)
+        columns = zip(client[:LISTED].tolist(), cluster.tolist(), predictor.distances, strict=False)
+        listed = [{"client": k, "cluster": m, "distances": distances} for k, m, distances in columns]
+        return Placements(client, cluster, predictor.distances[np.arange(len(client)), cluster], listed)
+
+    @staticmethod
+    def join(parts: Sequence["Placements"]) -> "Placements | None":
+        """One after another."""
+        if not parts:
+            return None
+        return Placements(
+            np.concatenate([part.client for part in parts]),
+            np.concatenate([part.cluster for part in parts]),
+            np.concatenate([part.distance for part in parts]),
+            [line for part in parts for line in part.listed][:LISTED],
+        )
+
 
 def evaluate(
-    config: RunConfig, algorithm: Algorithm[Any], state: Any, everyone: Cohort, engine: Engine
-) -> dict[str, Any]:
-    """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it."""
-    known: NDArray[np.float64] | None = None
-    test: NDArray[np.float64] | None = None
-    placed: list[dict[str, Any]] | None = None
-    if config.until is None:
-        known = engine.evaluate(algorithm.known(state, everyone, engine), everyone, "test")
-        holders = everyone.federation.cohort([k for k in everyone if everyone.federation.size(k, "test")])
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    state: Any,
+    everyone: Cohort,
+    engine: Engine,
+    on_part: Callable[[Cohort], None],
+) -> tuple[dict[str, Any], Placements | None]:
+    """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
+
+    Clients are asked some at a time and forgotten, so that memory does not grow with the federation.
+    """
+    known = np.full(len(everyone), np.nan)
+    test = np.full(len(everyone), np.nan)
+    placed: list[Placements] = []
+    for part in everyone.parts("test") if config.until is None else ():
+        ids = list(part.ids)
+        own = algorithm.known(state, part, engine)
+        known[ids] = engine.evaluate(own, part, "test")
+        holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
             if predictor is not None:
-                test = np.full(len(everyone), np.nan)
-                test[list(holders.ids)] = engine.evaluate(predictor, holders, "test")
-                placed = _placements(predictor, holders)
+                test[list(holders.ids)] = known[list(holders.ids)]
+                others = _answered_otherwise(predictor, holders, own, part)
+                if len(others):
+                    rest = part.federation.cohort(np.array(holders.ids)[others])
+                    answer = Predictor(predictor.stack, predictor.weights[others])
+                    test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
+                placed += filter(None, [Placements.of(predictor, holders)])
+        on_part(part)
+    placements = Placements.join(placed)
     scores = {**client_scores(known, "known"), **client_scores(test, "test")}
-    return {**scores, "worst": scores["known_worst"], "test_placements": placed}
+    listed = None if placements is None else placements.listed
+    return {**scores, "worst": scores["known_worst"], "test_placements": listed}, placements
 
 
-def _placements(predictor: Predictor, holders: Cohort) -> list[dict[str, Any]] | None:
-    """Where the test phase put each client, and its distances to all clusters."""
-    if predictor.distances is None:
-        return None
-    chosen = predictor.weights.argmax(axis=1)
-    return [
-        {"client": client, "cluster": int(chosen[k]), "distances": predictor.distances[k]}
-        for k, client in enumerate(holders)
-    ]
+def _answered_otherwise(predictor: Predictor, holders: Cohort, own: Predictor, part: Cohort) -> NDArray[np.int64]:
+    """Positions of the holders that the test phase gives other models than known association does.
+
+    The rest are scored already: in a large federation that is most of the work.
+    """
+    if predictor.stack is not own.stack:
+        return np.arange(len(holders))
+    weights = own.weights[np.searchsorted(part.ids, holders.ids)]
+    return np.flatnonzero((weights != predictor.weights).any(axis=1))
 
 
 def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federation) -> dict[str, Any]:

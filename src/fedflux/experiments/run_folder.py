@@ -22,9 +22,11 @@ ROUNDS_FILE = "rounds.jsonl"
 EVENTS_FILE = "events.jsonl"
 DESCRIPTOR_FILE = "descriptors.npz"
 SAMPLES_FILE = "samples.npz"
+PLACEMENTS_FILE = "placements.npz"
+"""Where the test phase put everyone, of federations too large to list it in the result."""
 MODEL_FILE = "models.safetensors"
 CHECKPOINTS = "checkpoints"
-MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, MODEL_FILE)
+MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE)
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
 TRIES = 200

@@ -45,9 +45,8 @@ def _shown(assignment: NDArray[np.int64], truth: NDArray[np.int64] | None) -> li
     for cluster in clusters[:CLIENTS]:
         members = np.flatnonzero(assignment == cluster)
         kinds = np.zeros(len(members), dtype=np.int64) if truth is None else truth[members]
-        firsts = [int(members[np.flatnonzero(kinds == kind)[0]]) for kind in np.unique(kinds)]
-        others = [int(member) for member in members if int(member) not in firsts]
-        chosen += sorted((firsts + others)[:share])
+        firsts = members[np.unique(kinds, return_index=True)[1]]
+        chosen += sorted(np.concatenate([firsts, np.setdiff1d(members, firsts)])[:share].tolist())
     return chosen
 
 

@@ -1,7 +1,8 @@
 """One sitting of a run: the rounds from its last whole checkpoint to its end, each on disk before the next begins."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -15,11 +16,12 @@ from fedflux.data import Cohort, Federation
 from fedflux.engine import Engine
 from fedflux.experiments.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.experiments.config import RunConfig
-from fedflux.experiments.evaluation import cluster_figures, costs, evaluate, why_clusters_differ
+from fedflux.experiments.evaluation import LISTED, cluster_figures, costs, evaluate, why_clusters_differ
 from fedflux.experiments.run_folder import (
     CHECKPOINTS,
     DESCRIPTOR_FILE,
     MODEL_FILE,
+    PLACEMENTS_FILE,
     RESULT_FILE,
     SAMPLES_FILE,
     RoundLog,
@@ -28,7 +30,6 @@ from fedflux.experiments.run_folder import (
 from fedflux.experiments.samples import sample_images
 from fedflux.experiments.tracking import Several, make_tracker
 from fedflux.files import jsonable, write_json, write_npz, written_whole
-from fedflux.flux.wire import to_arrays
 from fedflux.streams import stream
 
 
@@ -41,6 +42,8 @@ class Progress:
     accuracy: float
     clusters: int
     events: tuple[str, ...] = ()
+    after: str = ""
+    """What is done with a large federation after the last round, and how far it is."""
 
 
 Listener = Callable[[Progress], None]
@@ -115,20 +118,31 @@ class Sitting:
         if self.on_round:
             self.on_round(self._progress(state, log.records, tuple(events)))
 
+    def _tell_after(self, state: Any, records: list[dict[str, Any]], words: str, part: Cohort) -> None:
+        """How far the work on everyone is, where it takes more than one part."""
+        if self.on_round and len(part) < len(self.view):
+            done = f"{words} {part.ids[-1] + 1:,} of {len(self.view):,} clients"
+            self.on_round(replace(self._progress(state, records, ()), after=done))
+
     def _stops_early(self, state: Any) -> bool:
         return self.config.until == "clustered" and self.algorithm.described(state) is not None
 
     def _finish(self, state: Any, records: list[dict[str, Any]], spent: float, command: str) -> dict[str, Any]:
         everyone = self.view.cohort(range(len(self.view)))
+        costly = records
         if self.config.until is None:
-            state, metrics = self.algorithm.complete(state, everyone, self.engine)
-            records = [*records, _record(len(records), metrics)]
+            state, metrics = self._complete(state, everyone, records)
+            costly = [*records, _record(len(records), metrics)]
+        begin = perf_counter()
+        tell = partial(self._tell_after, state, records, "testing")
+        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell)
         result = {
-            **evaluate(self.config, self.algorithm, state, everyone, self.engine),
+            **scores,
             **cluster_figures(self.algorithm, state, self.federation),
             "why": why_clusters_differ(self.config, self.algorithm, state),
             "cluster_round": getattr(state, "cluster_round", None),
-            **costs(records),
+            **costs(costly),
+            "seconds_evaluation": perf_counter() - begin,
             "rounds": records[-1]["round"],
             "seconds": spent + perf_counter() - self.begin,
             "engine": self.engine.name,
@@ -138,14 +152,26 @@ class Sitting:
             "command": command,
             "run_dir": str(self.folder),
         }
+        if placements is not None and len(placements.client) > LISTED:
+            names = ("client", "cluster", "distance")
+            write_npz(self.folder / PLACEMENTS_FILE, {name: getattr(placements, name) for name in names})
         self._save(state, result)
         return {**jsonable(result)}
+
+    def _complete(self, state: Any, everyone: Cohort, records: list[dict[str, Any]]) -> tuple[Any, RoundMetrics]:
+        """Place whoever never took part, some clients at a time."""
+        costs = RoundMetrics()
+        for part in everyone.parts():
+            state, metrics = self.algorithm.complete(state, part, self.engine)
+            costs.add(metrics)
+            self._tell_after(state, records, "placing", part)
+        return state, costs
 
     def _save(self, state: Any, result: dict[str, Any]) -> None:
         """What others read of a finished run; the result comes last, since it says that the rest is there."""
         described = self.algorithm.described(state)
         if described is not None:
-            arrays = {**to_arrays(described.descriptors), "clients": described.clients, "labels": described.labels}
+            arrays = {**described.sent, "clients": described.clients, "labels": described.labels}
             if self.federation.truth is not None:
                 arrays["truth"] = self.federation.truth[described.clients]
             write_npz(self.folder / DESCRIPTOR_FILE, arrays)

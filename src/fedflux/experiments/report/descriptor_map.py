@@ -11,17 +11,20 @@ from fedflux.flux.scaling import BlockScaler
 from fedflux.flux.wire import from_arrays
 
 MOST_POINTS = 1500
+MOST_SEEN = 20_000
+"""Clients that the plane is laid through."""
 
 
 def descriptor_map(arrays: Mapping[str, NDArray[Any]] | None) -> dict[str, Any] | None:
     """Positions, found and true cluster of every described client, and the share of variance each axis explains."""
     if arrays is None:
         return None
-    described = from_arrays(arrays)
-    points, explained = plane(BlockScaler.fit(described).transform(described))
-    count = len(points)
-    by_cluster = np.argsort(arrays["labels"], kind="stable")  # every cluster keeps its share of the points
-    rows = np.sort(by_cluster[np.linspace(0, count - 1, min(count, MOST_POINTS)).astype(np.int64)])
+    count = len(arrays["labels"])
+    seen = _spread(arrays["labels"], MOST_SEEN)
+    described = from_arrays({k: v[seen] if len(v.shape) and len(v) == count else v for k, v in arrays.items()})
+    points = np.zeros((count, 2))
+    points[seen], explained = plane(BlockScaler.fit(described).transform(described))
+    rows = seen[_spread(arrays["labels"][seen], MOST_POINTS)]
     truth = arrays.get("truth")
     return {
         "count": count,
@@ -32,6 +35,12 @@ def descriptor_map(arrays: Mapping[str, NDArray[Any]] | None) -> dict[str, Any] 
         "truth": None if truth is None else truth[rows].tolist(),
         "explained": digits(explained.tolist(), 3),
     }
+
+
+def _spread(labels: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """At most so many clients, of every cluster its share."""
+    by_cluster = np.argsort(labels, kind="stable")
+    return np.sort(by_cluster[np.linspace(0, len(labels) - 1, min(len(labels), most)).astype(np.int64)])
 
 
 def plane(vectors: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

@@ -17,7 +17,14 @@ from fedflux.experiments.report.checks import checked_result, checked_rounds, ch
 from fedflux.experiments.report.descriptor_map import descriptor_map
 from fedflux.experiments.report.folders import Folder, read_arrays
 from fedflux.experiments.report.rounding import digits, percent
-from fedflux.experiments.run_folder import DESCRIPTOR_FILE, EVENTS_FILE, RESULT_FILE, ROUNDS_FILE, SAMPLES_FILE
+from fedflux.experiments.run_folder import (
+    DESCRIPTOR_FILE,
+    EVENTS_FILE,
+    PLACEMENTS_FILE,
+    RESULT_FILE,
+    ROUNDS_FILE,
+    SAMPLES_FILE,
+)
 from fedflux.files import read_lines, read_object
 
 MOST_CLIENTS = 300
@@ -79,7 +86,9 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "clusters": _clusters(result, groups, truth),
         "curves": _curves(rounds, groups),
         "map": _map(descriptors),
-        "placements": _placements(result.get("test_placements"), found, truth),
+        "placements": _placements(
+            result.get("test_placements"), read_arrays(folder.path / PLACEMENTS_FILE), found, truth
+        ),
         "why": _why(result.get("why")),
         "costs": _costs(result, rounds),
         "timings": {
@@ -196,29 +205,39 @@ def _over_clients(table: NDArray[np.float64], quantile: float | None = None) -> 
 
 
 def _placements(
-    placed: list[dict[str, Any]] | None, found: NDArray[np.int64], truth: Sequence[int] | None
+    listed: list[dict[str, Any]] | None,
+    everyone: dict[str, NDArray[Any]] | None,
+    found: NDArray[np.int64],
+    truth: Sequence[int] | None,
 ) -> dict[str, Any] | None:
-    """Where unlabelled clients were put, how far they are from every cluster, and how often that was right."""
-    if not placed:
+    """Where unlabelled clients were put, how far they are from every cluster, and how often that was right.
+
+    `listed` is everyone, or in a large federation the first clients, and `everyone` the arrays of all of them.
+    """
+    if not listed:
         return None
-    own = [int(p["cluster"]) == found[p["client"]] for p in placed]
-    shown = placed[:MOST_PLACED]
+    client = np.array([p["client"] for p in listed]) if everyone is None else everyone["client"]
+    chosen = np.array([p["cluster"] for p in listed]) if everyone is None else everyone["cluster"]
+    shown = listed[:MOST_PLACED]
     return {
-        "count": len(placed),
-        "own": int(sum(own)),
-        "right": None if truth is None else _placed_right(placed, found, truth),
+        "count": len(client),
+        "own": int((chosen == found[client]).sum()),
+        "right": None if truth is None else _placed_right(client, chosen, found, np.array(truth)),
         "clients": [int(p["client"]) for p in shown],
         "chosen": [int(p["cluster"]) for p in shown],
         "distances": [digits(list(p["distances"])[:MOST_CLUSTERS], 4) for p in shown],
-        "clusters": len(placed[0]["distances"]),
+        "clusters": len(listed[0]["distances"]),
     }
 
 
-def _placed_right(placed: list[dict[str, Any]], found: NDArray[np.int64], truth: Sequence[int]) -> int:
+def _placed_right(
+    client: NDArray[np.int64], chosen: NDArray[np.int64], found: NDArray[np.int64], truth: NDArray[np.int64]
+) -> int:
     """Clients put in a cluster where no true cluster is more frequent than their own."""
-    counts = {int(k): Counter(np.array(truth)[found == k].tolist()) for k in np.unique(found)}
-    chosen = [(counts.get(int(p["cluster"]), Counter()), truth[p["client"]]) for p in placed]
-    return sum(own in there and there[own] == max(there.values()) for there, own in chosen)
+    counts = {cluster: Counter(truth[found == cluster].tolist()) for cluster in np.unique(chosen).tolist()}
+    most = {cluster: max(there.values(), default=0) for cluster, there in counts.items()}
+    pairs = zip(chosen.tolist(), truth[client].tolist(), strict=True)
+    return sum(own in counts[cluster] and counts[cluster][own] == most[cluster] for cluster, own in pairs)
 
 
 def _why(pairs: list[dict[str, Any]] | None) -> dict[str, Any] | None:
