@@ -25,9 +25,7 @@ class EngineRunner:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         federation = work.federation()
-        self._engine: Engine = make_engine(
-            self.engine, work.model, federation, work.seed, work.device, work.precision
-        )
+        self._engine: Engine = make_engine(self.engine, work.model, federation, work.seed, work.device, work.precision)
         self._cohort: Cohort = federation.cohort(range(work.clients))
         self._model: Stack = self._engine.initial()
 

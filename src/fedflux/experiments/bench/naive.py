@@ -29,7 +29,7 @@ def train_locally(model: nn.Module, loader: Loader, work: Work) -> int:
             optimiser.zero_grad()
             with work.autocast():
                 logits = model(x)
-            cross_entropy(logits.float(), y).backward()
+            cross_entropy(logits.float(), y).backward()  # type: ignore[no-untyped-call]
             optimiser.step()
             seen += len(y)
     return seen
