@@ -7,9 +7,9 @@ from typing import Any
 from fedflux.engine import PRECISIONS, pick_device
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.bench.machine import busy, describe
-from fedflux.experiments.bench.measure import measure
 from fedflux.experiments.bench.plot import save_plot
 from fedflux.experiments.bench.runners import RUNNERS
+from fedflux.experiments.bench.side_by_side import measure
 from fedflux.experiments.bench.work import Work
 from fedflux.files import make_folder, write_json
 from fedflux.models import MODELS

@@ -58,7 +58,8 @@ class Work:
 
     def client(self, client: int) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
         """One client's images and labels: ten patterns under noise, so that the loss can fall."""
-        patterns = stream(self.seed, "bench patterns").integers(0, 192, (CLASSES, *IMAGE), dtype=np.uint8)
+        tiles = stream(self.seed, "bench patterns").integers(0, 192, (CLASSES, 1, 7, 7), dtype=np.uint8)
+        patterns = tiles.repeat(4, axis=2).repeat(4, axis=3)
         draw = stream(self.seed, "bench images", client=client)
         y = draw.integers(0, CLASSES, int(self.sizes()[client]))
         return patterns[y] + draw.integers(0, 64, (len(y), *IMAGE), dtype=np.uint8), y
