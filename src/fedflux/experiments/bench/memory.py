@@ -1,6 +1,5 @@
 """Peak memory of a process and all its descendants."""
 
-import resource
 import sys
 from collections import defaultdict
 from pathlib import Path
@@ -14,6 +13,8 @@ def peak_bytes(root: int) -> int:
     Pages that processes share count once for each of them. Without /proc only the calling process is seen.
     """
     if not (PROC / "self/status").exists():
+        import resource  # not on every system
+
         peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
         return peak if sys.platform == "darwin" else peak * 1024
     return sum(_peak(process) for process in descendants(root))

@@ -107,7 +107,7 @@ def _row(work: Work, runner: str, measured: _Measured) -> dict[str, Any]:
         "ratio_to_loop": None,
         "peak_mb": host if device is None else device / MEGA,
         "peak_host_mb": host,
-        "startup_seconds": max(measured.startup + measured.first_round - seconds, 0.0),
+        "startup_seconds": measured.startup + max(measured.first_round - seconds, 0.0),
         "first_round_seconds": measured.first_round,
         "samples": measured.samples,
         "seconds_of_repeats": measured.seconds,
