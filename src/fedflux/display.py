@@ -230,20 +230,21 @@ def steps() -> Iterator[Callable[[str], None]]:
 
 
 def show_bench(answer: dict[str, Any]) -> None:
-    """One row a runner and number of clients."""
-    table = Table(title=f"rounds of FedAvg, median of {answer['repeats']}", title_justify="left")
-    table.add_column("runner")
-    for column in ("clients", "samples/s", "× loop", "s/round", "spread", "start-up", "peak MB"):
-        table.add_column(column, justify="right")
-    for row in answer["rows"]:
-        spread, ratio = row["seconds_of_repeats"], row["ratio_to_loop"]
-        table.add_row(
-            *(row["runner"], str(row["clients"]), f"{row['samples_per_second']:,.0f}"),
-            *("–" if ratio is None else f"{ratio:.2f}", f"{row['seconds']:.3f}"),
-            f"{(max(spread) - min(spread)) / row['seconds']:.0%}",
-            *(f"{row['startup_seconds']:.1f} s", f"{row['peak_mb']:,.0f}"),
-        )
-    stdout.print(table)
+    """A table for each number of clients, one row a runner."""
+    for clients in dict.fromkeys(row["clients"] for row in answer["rows"]):
+        title = f"{clients} clients: rounds of FedAvg, median of {answer['repeats']}"
+        table = Table(title=title, title_justify="left")
+        table.add_column("runner", no_wrap=True)
+        for column in ("samples/s", "× loop", "s/round", "spread", "start-up", "peak MB"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for row in (row for row in answer["rows"] if row["clients"] == clients):
+            repeats, ratio = row["seconds_of_repeats"], row["ratio_to_loop"]
+            table.add_row(
+                *(row["runner"], f"{row['samples_per_second']:,.0f}", "–" if ratio is None else f"{ratio:.2f}"),
+                *(f"{row['seconds']:.3f}", f"{(max(repeats) - min(repeats)) / row['seconds']:.0%}"),
+                *(f"{row['startup_seconds']:.1f} s", f"{row['peak_mb']:,.0f}"),
+            )
+        stdout.print(table)
     machine = answer["machine"]
     stdout.print(f"{machine['processor']}, {machine['cores']} cores; {machine['device']}", highlight=False)
     for line in answer["skipped"]:
