@@ -1,4 +1,4 @@
-"""One door: `fedflux run | compare | report | cluster | partition | store | doctor`."""
+"""One door: `fedflux run | compare | report | cluster | partition | store | bench | doctor`."""
 
 import json
 import os
@@ -15,6 +15,8 @@ from fedflux.algorithms import ALGORITHMS
 from fedflux.data.export import MANIFEST, export_federation
 from fedflux.data.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
+from fedflux.experiments.bench import RUNNERS, Work, on_device
+from fedflux.experiments.bench import bench as run_bench
 from fedflux.experiments.compare import compare as run_comparison
 from fedflux.experiments.compare import plan
 from fedflux.experiments.config import RunConfig, make_config
@@ -29,6 +31,7 @@ from fedflux.experiments.store import Store, export_store, merge_stores
 from fedflux.files import make_folder
 from fedflux.flags import CLUSTERING, FLAGS, PARTITION, Config, Json, flag, takes
 from fedflux.flux.clustering import ALPHA
+from fedflux.models import MODELS
 
 app = typer.Typer(
     help="Clustered federated learning under distribution shift.",
@@ -173,6 +176,32 @@ def partition(
         export_federation(federation, settings.partition(), folder)
     answer = {"clients": len(federation), "path": str(folder)}
     _answer(answer, as_json, lambda a: display.show_line(f"{a['clients']} clients written to {a['path']}"))
+
+
+@app.command()
+def bench(
+    clients: Annotated[str, typer.Option(help="numbers of clients: 10, or 10,100")] = "10",
+    runners: Annotated[str, typer.Option(help=f"{', '.join(RUNNERS)}, with commas, or all")] = "all",
+    samples: Annotated[int, typer.Option(min=1, help="examples a client")] = Work.samples,
+    uneven: Annotated[bool, typer.Option("--uneven", help="client sizes from half to one and a half of that")] = False,
+    model: Annotated[str, typer.Option(help=f"{', '.join(MODELS)}, on 28×28 images")] = Work.model,
+    epochs: Annotated[int, typer.Option(min=1, help="local epochs a round")] = Work.epochs,
+    batch_size: Annotated[int, typer.Option(min=1)] = Work.batch_size,
+    repeats: Annotated[int, typer.Option(min=1, help="timed rounds of each runner; the median counts")] = 5,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N")] = "auto",
+    precision: Annotated[str, typer.Option(help="fp32, fp32-strict or bf16")] = Work.precision,
+    out: Annotated[Path | None, typer.Option(help="folder for bench.json and bench.png")] = None,
+    as_json: Json = False,
+) -> None:
+    """Measure the engines on this machine, side by side with a plain loop, Flower on Ray, and pfl."""
+    chosen, place = names(runners, list(RUNNERS), "runners"), on_device(device)
+    works = [
+        Work(count, samples, model, epochs, batch_size, uneven=uneven, device=place, precision=precision)
+        for count in numbers(clients, "clients")
+    ]
+    with display.steps() as tell:
+        answer = run_bench(works, chosen, repeats, out, tell)
+    _answer(answer, as_json, display.show_bench)
 
 
 @app.command()

@@ -228,6 +228,43 @@ def show_checks(checks: list[dict[str, Any]]) -> None:
     stdout.print(table)
 
 
+@contextmanager
+def steps() -> Iterator[Callable[[str], None]]:
+    """What is going on now, on one line of stderr; what was skipped stays."""
+    with stderr.status("starting") as status:
+
+        def tell(line: str) -> None:
+            if "skipped" in line or "busy" in line or not stderr.is_terminal:
+                stderr.print(line, markup=False, highlight=False, soft_wrap=True)
+            status.update(escape(line))
+
+        yield tell
+
+
+def show_bench(answer: dict[str, Any]) -> None:
+    """A table for each number of clients, one row a runner."""
+    for clients in dict.fromkeys(row["clients"] for row in answer["rows"]):
+        title = f"{clients} clients: rounds of FedAvg, median of {answer['repeats']}"
+        table = Table(title=title, title_justify="left")
+        table.add_column("runner", no_wrap=True)
+        for column in ("samples/s", "× loop", "s/round", "spread", "start-up", "peak MB"):
+            table.add_column(column, justify="right", no_wrap=True)
+        for row in (row for row in answer["rows"] if row["clients"] == clients):
+            repeats, ratio = row["seconds_of_repeats"], row["ratio_to_loop"]
+            table.add_row(
+                *(row["runner"], f"{row['samples_per_second']:,.0f}", "–" if ratio is None else f"{ratio:.2f}"),
+                *(f"{row['seconds']:.3f}", f"{(max(repeats) - min(repeats)) / row['seconds']:.0%}"),
+                *(f"{row['startup_seconds']:.1f} s", f"{row['peak_mb']:,.0f}"),
+            )
+        stdout.print(table)
+    machine = answer["machine"]
+    stdout.print(f"{machine['processor']}, {machine['cores']} cores; {machine['device']}", highlight=False)
+    for line in answer["skipped"]:
+        show_line(f"{line['runner']}, {line['clients']} clients, skipped: {line['why']}")
+    if "path" in answer:
+        show_line(f"saved in {answer['path']}")
+
+
 def _cluster_line(result: dict[str, Any]) -> str:
     if result["clusters_found"] is None:
         return "no clusters"

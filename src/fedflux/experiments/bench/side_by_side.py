@@ -1,0 +1,116 @@
+"""Runners side by side: one at a time, repeats interleaved, so that a noisy machine hits all of them alike."""
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+from fedflux.errors import FedfluxError
+from fedflux.experiments.bench.remote import Remote, RunnerError
+from fedflux.experiments.bench.runners import unavailable
+from fedflux.experiments.bench.work import Work
+
+MEGA = 1e6
+Tell = Callable[[str], None]
+
+
+@dataclass
+class _Measured:
+    remote: Remote
+    startup: float
+    loss_before: float
+    first_round: float
+    samples: int
+    seconds: list[float] = field(default_factory=list)
+
+
+def measure(works: Iterable[Work], runners: Sequence[str], repeats: int, tell: Tell) -> dict[str, Any]:
+    """Rows of every runner on every work, and what was skipped and why; `tell` hears a line at each step."""
+    rows: list[dict[str, Any]] = []
+    skipped: list[dict[str, Any]] = []
+    for work in works:
+        found, left_out = _side_by_side(work, runners, repeats, tell)
+        rows += found
+        skipped += left_out
+    if not rows:
+        raise FedfluxError("nothing was measured: " + "; ".join(f"{s['runner']}: {s['why']}" for s in skipped))
+    return {"rows": rows, "skipped": skipped}
+
+
+def _side_by_side(
+    work: Work, runners: Sequence[str], repeats: int, tell: Tell
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+    skipped: list[dict[str, Any]] = []
+    running: dict[str, _Measured] = {}
+    rows: list[dict[str, Any]] = []
+
+    def skip(runner: str, why: str) -> None:
+        skipped.append({"runner": runner, "clients": work.clients, "why": why})
+        tell(f"{work.clients} clients: {runner} skipped: {why}")
+
+    with ExitStack() as remotes:
+        for runner in runners:
+            why = unavailable(runner, work)
+            if why is not None:
+                skip(runner, why)
+                continue
+            tell(f"{work.clients} clients: {runner} starts and warms up")
+            remote = Remote(runner, work)
+            remotes.callback(remote.kill)
+            try:
+                running[runner] = _warm_up(remote)
+            except RunnerError as error:
+                skip(runner, str(error))
+        for repeat in range(repeats):
+            for runner in list(running):
+                tell(f"{work.clients} clients: {runner}, repeat {repeat + 1} of {repeats}")
+                try:
+                    seconds, _ = running[runner].remote.round()
+                    running[runner].seconds.append(seconds)
+                except RunnerError as error:
+                    skip(runner, str(error))
+                    del running[runner]
+        for runner, measured in running.items():
+            try:
+                rows.append(_row(work, runner, measured))
+                measured.remote.close()
+            except RunnerError as error:
+                skip(runner, str(error))
+    loop = next((row["samples_per_second"] for row in rows if row["runner"] == "loop"), None)
+    for row in rows:
+        row["ratio_to_loop"] = None if loop is None else row["samples_per_second"] / loop
+    return rows, skipped
+
+
+def _warm_up(remote: Remote) -> _Measured:
+    startup = remote.start()
+    before = remote.look()["loss"]
+    seconds, samples = remote.round()
+    return _Measured(remote, startup, before, seconds, samples)
+
+
+def _row(work: Work, runner: str, measured: _Measured) -> dict[str, Any]:
+    """What one runner's repeats come to.
+
+    Start-up is all that a first round costs beyond a later one, from the birth of the process: some runners do it
+    before the round, others in it.
+    """
+    seconds = median(measured.seconds)
+    end = measured.remote.look()
+    host, device = end["host_peak"] / MEGA, end["device_peak"]
+    return {
+        "runner": runner,
+        "clients": work.clients,
+        "samples_per_second": measured.samples / seconds,
+        "seconds": seconds,
+        "ratio_to_loop": None,
+        "peak_mb": host if device is None else device / MEGA,
+        "peak_host_mb": host,
+        "startup_seconds": measured.startup + max(measured.first_round - seconds, 0.0),
+        "first_round_seconds": measured.first_round,
+        "samples": measured.samples,
+        "seconds_of_repeats": measured.seconds,
+        "loss_before": measured.loss_before,
+        "loss_after": end["loss"],
+    }
