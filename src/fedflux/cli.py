@@ -21,7 +21,7 @@ from fedflux.experiments.compare import compare as run_comparison
 from fedflux.experiments.compare import plan
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.doctor import examine
-from fedflux.experiments.grid import comparison
+from fedflux.experiments.grid import comparison, names, numbers
 from fedflux.experiments.recluster import recluster
 from fedflux.experiments.report import write_report
 from fedflux.experiments.run_folder import read_config

@@ -70,7 +70,7 @@ class Federation:
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs: all but the clients made so far."""
-        return {**self.__dict__, "_cache": {}}
+        return {**self.__dict__, "_cache": ByteCache()}
 
     @property
     def classes(self) -> int:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import torch
 
 from fedflux.data import Federation
-from fedflux.engine.auto import Choice, Work, choose
+from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
 from fedflux.engine.loop import LoopEngine, one_thread
 from fedflux.engine.predictor import Predictor
@@ -65,7 +65,8 @@ def make_engine(
     if choice.name == "processes":
         return ProcessesEngine(recipe, place, precision, federation.dataset.pixels)
     if choice.name == "stacked":
-        return stacked_engine(built, place, precision, federation.dataset.pixels, choice.compiled)
+        compiled = worth_compiling(built, place, work)
+        return stacked_engine(built, place, precision, federation.dataset.pixels, compiled)
     return LoopEngine(built, place, precision, federation.dataset.pixels)
 
 

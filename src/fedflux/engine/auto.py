@@ -3,6 +3,7 @@
 import os
 from copy import deepcopy
 from dataclasses import dataclass
+from multiprocessing import current_process
 from time import perf_counter
 
 import torch
@@ -45,18 +46,16 @@ class Work:
 
 @dataclass(frozen=True)
 class Choice:
-    """An engine's name, whether to compile it, and why."""
+    """An engine's name, and why."""
 
     name: str
     words: str
-    compiled: bool = False
 
 
 def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, device: str, work: Work) -> Choice:
     """The engine that should be fastest for this work."""
     if torch.device(device).type == "cuda":
-        compiled = work.total / GPU_RATE[has_batch_norm(model)] > WORTH_COMPILING
-        return Choice("stacked", "stacked, the GPU's engine" + (", compiled" if compiled else ""), compiled)
+        return Choice("stacked", "stacked, the GPU's engine")
     alone = _loop_step(model, image_shape, classes, work.batch_size)
     seconds = alone * work.total / work.batch_size
     if seconds < SHORT:
@@ -71,8 +70,17 @@ def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, de
     return Choice(best, f"{best}, by a calibration: one client's step takes {told}")
 
 
+def worth_compiling(model: nn.Module, device: str, work: Work | None) -> bool:
+    """Whether the work on a GPU is long enough; by its amount alone, so that a resumed run decides the same."""
+    if work is None or torch.device(device).type != "cuda":
+        return False
+    return work.total / GPU_RATE[has_batch_norm(model)] > WORTH_COMPILING
+
+
 def cores() -> int:
-    """Cores that this process may use."""
+    """Cores that this process may use; one that works for a comparison may start no others."""
+    if current_process().daemon:
+        return 1
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 

@@ -15,7 +15,7 @@ from fedflux.algorithms import make_algorithm
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
-from fedflux.engine import Engine, make_engine, one_thread
+from fedflux.engine import Engine, Work, make_engine, one_thread
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label, revision
@@ -47,7 +47,7 @@ def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dat
     algorithm = make_algorithm(config.algorithm, config.settings())
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread():
-        engine = make_engine(config.engine, config.model, view, config.seed, config.device, config.precision)
+        engine = engine_for(config, view)
         state = algorithm.init(view, engine)
         with held(path) as folder:
             store = None if config.store == "none" else Store(Path(config.store or folder.parent / STORE_FILE))
@@ -120,8 +120,21 @@ def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
         algorithm = make_algorithm(decided.algorithm, decided.settings())
         view = federation if algorithm.uses_truth else federation.blind()
         algorithm.init(
-            view, make_engine(decided.engine, decided.model, view, decided.seed, decided.device, decided.precision)
+            view, engine_for(replace(decided, engine="loop" if decided.engine == "auto" else decided.engine), view)
         )
+
+
+def engine_for(config: RunConfig, view: Federation) -> Engine:
+    """The engine of a run, `auto` picking by how much there is to do."""
+    some = range(min(len(view), 20))
+    work = Work(
+        clients=cohort_size(view, config),
+        samples=sum(view.size(client, "train") for client in some) / len(some),
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        rounds=config.rounds,
+    )
+    return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work)
 
 
 def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:

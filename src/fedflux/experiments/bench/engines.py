@@ -6,14 +6,19 @@ import torch
 
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Job, Key, Stack, make_engine
+from fedflux.engine import Work as EngineWork
 from fedflux.experiments.bench.work import Work
+
+LONG = 1000
+"""Rounds that engines are told of: what is measured is a long run's speed."""
 
 
 class EngineRunner:
-    """An engine by name, with the threads it takes by itself."""
+    """An engine by name."""
 
     engine: ClassVar[str]
-    threads: ClassVar[int | None] = None
+    threads: ClassVar[int | None] = 1
+    """As `fedflux run` has it."""
 
     def __init__(self, work: Work) -> None:
         self._work = work
@@ -25,7 +30,11 @@ class EngineRunner:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         federation = work.federation()
-        self._engine: Engine = make_engine(self.engine, work.model, federation, work.seed, work.device, work.precision)
+        samples = sum(federation.size(client, "train") for client in range(work.clients)) / work.clients
+        long = EngineWork(work.clients, samples, work.training.batch_size, work.epochs, rounds=LONG)
+        self._engine: Engine = make_engine(
+            self.engine, work.model, federation, work.seed, work.device, work.precision, long
+        )
         self._cohort: Cohort = federation.cohort(range(work.clients))
         self._model: Stack = self._engine.initial()
 
