@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedflux.engine.rules import Apply, Batch, Extras
+from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
 
 
@@ -21,23 +21,30 @@ class Coupled:
 
     lr: float
 
-    def start(self, params: tuple[Parameters, ...]) -> None:
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
         """No memory."""
 
     def step(
-        self, apply: Apply, params: tuple[Parameters, ...], memory: Any, batch: Batch, extras: Extras, index: int
+        self,
+        operations: Operations,
+        params: tuple[Parameters, ...],
+        memory: Any,
+        batch: Batch,
+        extras: Extras,
+        index: Tensor,
     ) -> tuple[tuple[Parameters, ...], Any]:
         share = extras["share"]
-        logits = share * apply(params[0], batch.x) + (1 - share) * apply(params[1], batch.x)
-        weights = extras["weights"][batch.positions]
-        loss = (weights * cross_entropy(logits, batch.y, reduction="none")).mean()
-        for one in params:
-            loss = loss + 0.01 * (one["classifier.weight"] - extras["anchor"]).square().sum()
-        gradients = torch.autograd.grad(loss, [tensor for one in params for tensor in one.values()])
-        moved = iter(gradients)
-        return tuple(
-            {n: (t - self.lr * next(moved)).detach().requires_grad_() for n, t in one.items()} for one in params
-        ), memory
+
+        def loss(at: Parameters) -> Tensor:
+            pair = [{name: at[f"{k}.{name}"] for name in one} for k, one in enumerate(params)]
+            logits = share * operations.apply(pair[0], batch.x) + (1 - share) * operations.apply(pair[1], batch.x)
+            losses = extras["weights"][batch.positions] * cross_entropy(logits, batch.y, reduction="none")
+            pulls = [(one["classifier.weight"] - extras["anchor"]).square().sum() for one in pair]
+            return batch.mean(losses) + 0.01 * (pulls[0] + pulls[1])
+
+        joined = {f"{k}.{name}": tensor for k, one in enumerate(params) for name, tensor in one.items()}
+        moved = operations.add(joined, operations.gradient(loss, joined), -self.lr)
+        return tuple({name: moved[f"{k}.{name}"] for name in one} for k, one in enumerate(params)), memory
 
 
 class OddError(Exception):
@@ -51,11 +58,17 @@ class OddError(Exception):
 class Failing:
     """Fails for clients whose extras say so."""
 
-    def start(self, params: tuple[Parameters, ...]) -> None:
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
         """No memory."""
 
     def step(
-        self, apply: Apply, params: tuple[Parameters, ...], memory: Any, batch: Batch, extras: Extras, index: int
+        self,
+        operations: Operations,
+        params: tuple[Parameters, ...],
+        memory: Any,
+        batch: Batch,
+        extras: Extras,
+        index: Tensor,
     ) -> tuple[tuple[Parameters, ...], Any]:
         match int(extras["what"]):
             case 1:

@@ -1,11 +1,13 @@
 """Stacked and replayed training against the loop: the same draws, the same steps, the same models."""
 
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from tests.engine.making import Dropping
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
@@ -14,7 +16,8 @@ from fedflux.data.dataset import Dataset, Examples
 from fedflux.engine import DivergedError, Engine, Job, Key, LoopEngine, Predictor, Stack, Training, auto
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.replay import ReplayEngine
-from fedflux.engine.rules import Batch, Extras, Operations, Parameters
+from fedflux.engine.rules import Batch, Extras, Operations
+from fedflux.engine.stack import Parameters
 from fedflux.engine.stacked import StackedEngine, stacked_engine
 from fedflux.flux.bounds import LatentRange
 from fedflux.flux.moments import MomentStatistic, moments
@@ -79,6 +82,18 @@ def test_single_precision_stays_near_over_two_rounds(model: str) -> None:
             stack = trained.average(np.ones((1, len(federation))))
         ends.append(stack)
     assert apart(*ends) < 1e-3
+
+
+def test_models_with_random_layers_are_trained_as_in_the_loop() -> None:
+    federation = make_federation(SHAPES["mlp"])
+    cohort = federation.cohort(range(4))
+    torch.manual_seed(1)
+    model = Dropping(SHAPES["mlp"], 5)
+    one, two = (
+        make(deepcopy(model)).train(Stack.of(model), cohort, everyone(federation), TRAINING, Key(1, 1))
+        for make in (LoopEngine, stacked_engine)
+    )
+    assert apart(one, two) == 0
 
 
 def test_models_with_batch_norm_are_replayed_and_others_stacked() -> None:
@@ -179,7 +194,7 @@ def test_evaluation_predictions_losses_and_statistics_agree(model: str) -> None:
     weights = np.array([[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0.25] * 4, [0, 0, 0, 1]])
     for predictor in (Predictor(stack, weights), Predictor.shared(stack, np.ones(4), 4)):
         found = [engine.evaluate(predictor, cohort, "test") for engine in (loop, other)]
-        assert np.array_equal(*found)
+        np.testing.assert_array_equal(found[0], found[1])
         features = cohort.features("validation")
         for mine, theirs in zip(*(e.predict(predictor, features) for e in (loop, other)), strict=True):
             np.testing.assert_allclose(mine, theirs, atol=1e-6)
@@ -202,7 +217,7 @@ def test_a_client_without_examples_in_a_split_has_no_score() -> None:
     assert small.size(1, "validation") == 0
     cohort = small.cohort([0, 1])
     scores = [e.evaluate(Predictor.shared(e.initial(), np.ones(1), 2), cohort, "validation") for e in (loop, other)]
-    assert np.array_equal(*scores, equal_nan=True)
+    np.testing.assert_array_equal(scores[0], scores[1])
     assert np.isnan(scores[1][1])
 
 

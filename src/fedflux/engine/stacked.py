@@ -229,7 +229,14 @@ def stacked_engine(
     pixels: tuple[float, float] = (0.5, 0.5),
     compiled: bool = False,
 ) -> BatchedEngine:
-    """The engine that stacks clients, or replays them one by one where the model may not be stacked."""
+    """The engine that stacks clients, or replays them one by one where the model may not be stacked.
+
+    Layers that draw (dropout) draw for one client at a time, so models with them are trained as in the loop.
+    """
+    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
+        engine = BatchedEngine(model, device, precision, pixels)
+        engine.name = "stacked"
+        return engine
     if has_batch_norm(model):
         return ReplayEngine(model, device, precision, pixels, compiled)
     return StackedEngine(model, device, precision, pixels, compiled)
