@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.sums import EXACT, precision, spans
 
 SCHEMA = 1
 STEP = 127.0
@@ -123,14 +124,25 @@ def _logarithm(deviation: NDArray[np.float64]) -> NDArray[np.float16]:
         return np.maximum(np.log(deviation), NONE).astype(np.float16)
 
 
-def _packed(correlation: NDArray[np.float64]) -> NDArray[np.int8]:
+def _packed(correlation: NDArray[np.floating]) -> NDArray[np.int8]:
     """Upper triangles in signed bytes."""
     upper = np.triu_indices(correlation.shape[-1], k=1)
-    return np.rint(correlation[..., upper[0], upper[1]] * STEP).astype(np.int8)
+    packed = np.empty((*correlation.shape[:-2], len(upper[0])), dtype=np.int8)
+    for rows in spans(len(correlation)):
+        packed[rows] = np.rint(correlation[rows][..., upper[0], upper[1]] * STEP)
+    return packed
 
 
-def _square(packed: NDArray[np.generic], length: int) -> NDArray[np.float64]:
-    """Correlation matrices from their upper triangles, with eigenvalues above what rounding to a byte can undo."""
+def _square(packed: NDArray[np.generic], length: int) -> NDArray[np.floating]:
+    """Correlation matrices from their upper triangles, in pieces: single precision beyond 20,000 clients."""
+    result = np.empty((*packed.shape[:-1], length, length), dtype=precision(len(packed)))
+    for rows in spans(len(packed), EXACT):
+        result[rows] = _lifted(packed[rows], length)
+    return result
+
+
+def _lifted(packed: NDArray[np.generic], length: int) -> NDArray[np.float64]:
+    """Correlation matrices with eigenvalues above what rounding to a byte can undo."""
     upper = np.triu_indices(length, k=1)
     matrix = np.zeros((*packed.shape[:-1], length, length))
     matrix[..., upper[0], upper[1]] = packed.astype(np.float64) / STEP
