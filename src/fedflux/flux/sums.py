@@ -1,4 +1,4 @@
-"""Sums over groups of clients, without the dense clients × groups indicator that a federation at scale cannot afford."""
+"""Sums over groups of clients, without the dense clients × groups indicator, and how much is expanded at once."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -74,7 +74,7 @@ def from_arrays(arrays: Arrays) -> Descriptors:
     mean, count = arrays["mean"].astype(np.float64), arrays["count"].astype(np.int64)
     logarithm = arrays["spread"].astype(np.float64)
     spread = np.where(logarithm > NONE, np.exp(logarithm), 0.0)
-    correlation = np.zeros((len(mean), 0, mean.shape[2], mean.shape[2]))
+    correlation: NDArray[np.floating] = np.zeros((len(mean), 0, mean.shape[2], mean.shape[2]))
     if labelled:
         correlation = _square(arrays["correlation"], mean.shape[2])
         mean, spread, count = _with_marginal(mean, spread, count)

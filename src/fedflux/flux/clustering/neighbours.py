@@ -11,7 +11,7 @@ from fedflux.flux.sums import spans
 Index = NDArray[np.int64]
 Single = NDArray[np.float32]
 
-PROBES = 12
+PROBES = 8
 """Cells searched for the neighbours of a cell's points, its own included."""
 SAMPLE = 32
 """Points a cell that place the centres."""
@@ -51,8 +51,8 @@ def nearest_centre(points: Single, centre: Single) -> Index:
     return np.concatenate(found).astype(np.int64)
 
 
-def approximate_neighbours(points: NDArray[np.floating], count: int) -> Index:
-    """(n, count): each point's nearest others among the cells around its own; −1 where those hold fewer.
+def approximate_neighbours(points: NDArray[np.floating], count: int, asking: NDArray[np.bool_]) -> Index:
+    """(n, count): the nearest others of the points that ask, among the cells around their own; −1 elsewhere.
 
     About n√n distances instead of n². In single precision, from the points' mean.
     """
@@ -60,13 +60,18 @@ def approximate_neighbours(points: NDArray[np.floating], count: int) -> Index:
     cells = Cells.of(single)
     half = (single**2).sum(axis=1) / 2
     found = np.full((len(points), count), -1, dtype=np.int64)
-    for own, centre in zip(cells.members, cells.centre, strict=True):
+    for members, centre in zip(cells.members, cells.centre, strict=True):
+        own = members[asking[members]]
+        if len(own) == 0:
+            continue
         apart = ((cells.centre - centre) ** 2).sum(axis=1)
         near = np.argsort(apart, kind="stable")[:PROBES]
-        others = np.unique(np.concatenate([own, *(cells.members[cell] for cell in near)]))
+        others = np.concatenate([cells.members[cell] for cell in near])
         away = half[others] - single[own] @ single[others].T
-        away[np.arange(len(own)), np.searchsorted(others, own)] = np.inf
-        kept = min(count, len(others) - 1)
-        if kept > 0:
-            found[own, :kept] = others[np.argpartition(away, kept - 1, axis=1)[:, :kept]]
+        away[own[:, None] == others[None]] = np.inf
+        rows = np.arange(len(own))
+        for rank in range(min(count, len(others) - 1)):
+            best = away.argmin(axis=1)
+            found[own, rank] = others[best]
+            away[rows, best] = np.inf
     return found
