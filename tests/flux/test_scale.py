@@ -141,7 +141,7 @@ def test_single_precision_beyond_the_limit_changes_nothing_that_matters(monkeypa
     monkeypatch.setattr(sums, "EXACT", 200)
     arrived = from_arrays(arrays)
     single = Pool.of(arrived)
-    assert (arrived.correlation.dtype, single.covariance.dtype) == (np.float32, np.float32)
+    assert [array.dtype.name for array in (arrived.correlation, single.covariance)] == ["float32", "float32"]
     np.testing.assert_allclose(single.covariance, double.covariance, rtol=1e-5, atol=1e-4)
     np.testing.assert_allclose(single.merge(np.arange(300) % 2).mean, double.merge(np.arange(300) % 2).mean, rtol=1e-9)
 

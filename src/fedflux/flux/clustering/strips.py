@@ -62,9 +62,11 @@ class Strips:
         """Every point's distance to its nearest other point, and which that is, in the order the points were given."""
         best, partner = np.full(len(self.points), np.inf), np.arange(len(self.points))
         for cell in self.cells:
-            for strip in self._around(
-                cell, lambda others, own=cell: np.sqrt(np.maximum(best[others], best[own].max()))
-            ):
+
+            def reach(others: Index, own: Index = cell) -> Array:
+                return np.asarray(np.sqrt(np.maximum(best[others], best[own].max())))
+
+            for strip in self._around(cell, reach):
                 self._improve(strip, best, partner)
         distance, other = np.empty_like(best), np.empty_like(partner)
         distance[self.order], other[self.order] = np.sqrt(best), self.order[partner]
