@@ -1,10 +1,12 @@
 """Neighbours among very many points: cells around centres, and a search in the cells nearby."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
+from sklearn.exceptions import ConvergenceWarning
 
 from fedflux.flux.sums import spans
 
@@ -31,7 +33,10 @@ class Cells:
         """k-means on an even sample, then every point to its nearest centre; deterministic."""
         wanted = max(int(np.sqrt(len(points))), 1) if cells is None else min(cells, len(points))
         sample = points[:: max(len(points) // (SAMPLE * wanted), 1)]
-        centre = KMeans(wanted, n_init=1, max_iter=5, init="random", random_state=0).fit(sample).cluster_centers_
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ConvergenceWarning)  # duplicates make fewer cells, which is as well
+            fitted = KMeans(wanted, n_init=1, max_iter=5, init="random", random_state=0).fit(sample)
+        centre = fitted.cluster_centers_
         nearest = nearest_centre(points, centre)
         order = np.argsort(nearest, kind="stable")
         ends = np.cumsum(np.bincount(nearest, minlength=len(centre)))

@@ -39,7 +39,9 @@ class _Strip:
     """(columns,): how far above `least` the squared distances may be."""
 
     def below(self, limit: Array, axis: int) -> tuple[Index, Index]:
-        """Pairs that may be no farther than the `limit` of their row (axis 0) or of their column (axis 1)."""
+        """Pairs that may be no farther than the `limit` of their row (axis 0) or of their column (axis 1), if it has
+        one that is not NaN.
+        """
         wide = np.asarray(limit * (1 + 1e-6), dtype=np.float32)
         asked = np.flatnonzero(self.least.min(axis=1 - axis) <= wide)
         part = self.least[asked] if axis == 0 else self.least[:, asked].T
@@ -138,18 +140,16 @@ class Strips:
 
     def _improve(self, strip: _Strip, best: Array, partner: Index) -> None:
         """Lower the best squared distances of the strip's rows and columns, where it holds a nearer pair."""
-        limits = (
-            np.minimum(best[strip.rows], strip.least.min(axis=1) + strip.slack.max()),
-            np.minimum(best[strip.columns], strip.least.min(axis=0) + strip.slack),
-        )
-        for axis in (0,) if strip.rows is strip.columns else (0, 1):
-            i, j = strip.below(limits[axis], axis)
+        slack = strip.slack.max(), strip.slack
+        for axis, ends in enumerate((strip.rows,) if strip.rows is strip.columns else (strip.rows, strip.columns)):
+            sofar = np.where(best[ends] > 0, best[ends], np.nan)  # nothing is nearer than a duplicate
+            i, j = strip.below(np.minimum(sofar, strip.least.min(axis=1 - axis) + slack[axis]), axis)
             one, other = strip.rows[i], strip.columns[j]
             squared = self._squared(one, other)
-            for ends, others in ((one, other), (other, one)):
-                nearer = np.flatnonzero(squared < best[ends])
+            for these, those in ((one, other), (other, one)):
+                nearer = np.flatnonzero(squared < best[these])
                 nearer = nearer[np.argsort(-squared[nearer], kind="stable")]  # the last of several entries stays
-                best[ends[nearer]], partner[ends[nearer]] = squared[nearer], others[nearer]
+                best[these[nearer]], partner[these[nearer]] = squared[nearer], those[nearer]
 
     def _join(self, strip: _Strip, component: Index, radius: float) -> Index:
         """Components once the strip's pairs within the radius are joined; doubtful ones by their exact distance."""
