@@ -1,6 +1,6 @@
 """Placing a client: the paper's nearest centroid, and the calibrated distance that knows its noise."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -8,13 +8,18 @@ from scipy.spatial.distance import cdist
 from scipy.stats import chi2
 
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.sums import group_sums, spans
 
 Array = NDArray[np.float64]
+
+ENTRIES = 1_000_000
+"""Distances computed at once, which bounds memory."""
 
 
 def cluster_centroids(vectors: Array, labels: NDArray[np.int64]) -> Array:
     """γ_m: the mean of the members' vectors, one row a cluster 0…M − 1."""
-    return np.stack([vectors[labels == m].mean(axis=0) for m in range(labels.max() + 1)])
+    clusters = int(labels.max()) + 1
+    return group_sums(vectors, labels, clusters) / np.bincount(labels, minlength=clusters)[:, None]
 
 
 def nearest_centroid(vectors: Array, centroids: Array) -> tuple[NDArray[np.int64], Array]:
@@ -46,28 +51,36 @@ class Marginals:
     @staticmethod
     def of(descriptors: Descriptors, labels: NDArray[np.int64]) -> "Marginals":
         """Pool the members' marginal moments and learn the inflation from their validation means."""
-        share = np.eye(int(labels.max()) + 1)[labels].T * descriptors.effective[:, 0]
-        weight = share.sum(axis=1)
-        share = share / weight[:, None]
-        mean = share @ descriptors.mean[:, 0]
-        covariance = _shrunk(np.einsum("mk,kij->mij", share, descriptors.marginal_covariances()), weight)
-        plain = Marginals(mean, covariance, weight, 1.0)
+        clusters, effective = int(labels.max()) + 1, descriptors.effective[:, 0]
+        weight = group_sums(effective, labels, clusters)
+        share = effective / weight[labels]
+        mean = group_sums(share[:, None] * descriptors.mean[:, 0], labels, clusters)
+        within = share[:, None, None] * descriptors.marginal_covariances()
+        plain = Marginals(mean, _shrunk(group_sums(within, labels, clusters), weight), weight, 1.0)
         held = np.flatnonzero(descriptors.validation_count > 0)
         if len(held) == 0:
             return plain
-        distances = plain.distances(descriptors.validation_mean[held], descriptors.validation_count[held])
-        own = distances[np.arange(len(held)), labels[held]]
-        inflation = float(np.median(own) / chi2.median(mean.shape[1]))
-        return Marginals(mean, covariance, weight, max(inflation, 1.0))
+        own = labels[held]
+        gap = descriptors.validation_mean[held] - mean[own]
+        scale = 1 / np.maximum(descriptors.validation_count[held], 1) + 1 / weight[own]
+        distances = np.einsum("ki,kij,kj->k", gap, plain._inverse()[own], gap) / scale
+        inflation = float(np.median(distances) / chi2.median(mean.shape[1]))
+        return replace(plain, inflation=max(inflation, 1.0))
+
+    def _inverse(self) -> Array:
+        length = self.mean.shape[1]
+        trace = np.trace(self.covariance, axis1=1, axis2=2)[:, None, None] / length
+        return np.asarray(np.linalg.inv(self.covariance + (1e-6 * trace + 1e-30) * np.eye(length)))
 
     def distances(self, mean: Array, count: NDArray[np.int64]) -> Array:
         """Calibrated squared distances (clients × clusters): about χ²(l) where the client belongs to the cluster."""
-        length = mean.shape[1]
-        scale = 1 / np.maximum(count, 1)[:, None] + 1 / self.weight[None]
-        trace = np.trace(self.covariance, axis1=1, axis2=2)[:, None, None] / length
-        inverse = np.linalg.inv(self.covariance + (1e-6 * trace + 1e-30) * np.eye(length))
-        gap = mean[:, None] - self.mean[None]
-        return np.asarray(np.einsum("kmi,mij,kmj->km", gap, inverse, gap) / (scale * self.inflation))
+        inverse = self._inverse()
+        result = np.empty((len(mean), len(self.mean)))
+        for rows in spans(len(mean), max(ENTRIES // len(self.mean), 1)):
+            scale = 1 / np.maximum(count[rows], 1)[:, None] + 1 / self.weight[None]
+            gap = mean[rows, None] - self.mean[None]
+            result[rows] = np.einsum("kmi,mij,kmj->km", gap, inverse, gap) / (scale * self.inflation)
+        return result
 
     def nearest(self, unlabelled: Descriptors) -> tuple[NDArray[np.int64], Array]:
         """The fitting cluster of every unlabelled client, and its calibrated distances to all of them."""

@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.flux.moments import Moments
+from fedflux.flux.sums import precision, spans
 
 MISSING = -1.0
 """What fills the two blocks of a class with fewer than two examples, as in the authors' release."""
@@ -23,8 +24,9 @@ class Descriptors:
     """(K, groups, l)."""
     spread: NDArray[np.float64]
     """(K, groups, l) standard deviations, or (K, groups, l, l) covariances."""
-    correlation: NDArray[np.float64]
-    """(K, U, l, l): within-class correlations of the reduced latents, the shape of the means' sampling noise."""
+    correlation: NDArray[np.floating]
+    """(K, U, l, l): within-class correlations of the reduced latents, the shape of the means' sampling noise; in single
+    precision where very many clients arrive over the wire."""
     count: NDArray[np.int64]
     """(K, groups): examples behind each mean."""
     effective: NDArray[np.float64]
@@ -75,17 +77,26 @@ class Descriptors:
             return self.spread
         return np.asarray(np.sqrt(np.maximum(np.einsum("kgii->kgi", self.spread), 0)))
 
-    def class_covariances(self) -> NDArray[np.float64]:
+    def class_covariances(self) -> NDArray[np.floating]:
         """(K, U, l, l)."""
         deviation = self.deviations()[:, 1:]
-        return self.correlation * deviation[..., :, None] * deviation[..., None, :]
+        result = np.empty(self.correlation.shape, dtype=precision(len(self)))
+        for rows in spans(len(self)):
+            piece = deviation[rows]
+            result[rows] = self.correlation[rows] * piece[..., :, None] * piece[..., None, :]
+        return result
 
     def marginal_covariances(self) -> NDArray[np.float64]:
         """(K, l, l): within classes plus between them."""
         share = self.count[:, 1:] / np.maximum(self.count[:, :1], 1)
-        mean = self.mean[:, 1:]
-        raw = self.class_covariances() + mean[..., :, None] * mean[..., None, :]
-        return np.asarray(np.einsum("ku,kuij->kij", share, raw)) - self.mean[:, 0, :, None] * self.mean[:, 0, None, :]
+        deviation = self.deviations()[:, 1:]
+        raw = np.empty((len(self), *self.correlation.shape[2:]))
+        for rows in spans(len(self)):
+            mean, piece = self.mean[rows, 1:], deviation[rows]
+            around_zero = self.correlation[rows] * piece[..., :, None] * piece[..., None, :]
+            around_zero = around_zero + mean[..., :, None] * mean[..., None, :]
+            raw[rows] = np.einsum("ku,kuij->kij", share[rows], around_zero)
+        return np.asarray(raw - self.mean[:, 0, :, None] * self.mean[:, 0, None, :])
 
 
 def make_descriptors(

@@ -15,6 +15,7 @@ from scipy.stats import binom, chi2
 from scipy.stats import f as fisher
 
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.sums import group_sums, precision
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -45,8 +46,8 @@ class Pool:
     """(G, U): effective counts e: the precision of the means and, less one a client, the freedom of the covariances."""
     mean: Array
     """(G, U, l)."""
-    covariance: Array
-    """(G, U, l, l): pooled within-client, within-class."""
+    covariance: NDArray[np.floating]
+    """(G, U, l, l): pooled within-client, within-class; in single precision beyond 20,000 groups."""
     noise: Array
     """(G, U): known variance added to each coordinate of the mean (differential privacy)."""
     labels: Array
@@ -79,18 +80,20 @@ class Pool:
         total = int(group.max()) + 1
 
         def add(values: Array) -> Array:
-            out = np.zeros((total, *values.shape[1:]))
-            np.add.at(out, group, values)
-            return out
+            return group_sums(values, group, total)
 
         weight = add(self.weight)
         safe = np.maximum(weight, 1e-12)
+        covariance = np.empty((total, *self.covariance.shape[1:]), dtype=precision(total))
+        for u in range(weight.shape[1]):  # class by class, which bounds memory
+            one = add(self.weight[:, u, None, None] * self.covariance[:, u])
+            covariance[:, u] = one / safe[:, u, None, None]
         return Pool(
             members=add(self.members),
             holders=add(self.holders),
             weight=weight,
             mean=add(self.weight[..., None] * self.mean) / safe[..., None],
-            covariance=add(self.weight[..., None, None] * self.covariance) / safe[..., None, None],
+            covariance=covariance,
             noise=add(self.weight**2 * self.noise) / safe**2,
             labels=add(self.labels),
         )

@@ -1,7 +1,7 @@
 """Why two clusters differ: which labels and which classes, hence which shift, in words."""
 
 from dataclasses import dataclass
-from itertools import combinations
+from itertools import combinations, islice
 
 import numpy as np
 
@@ -28,7 +28,7 @@ class Why:
 
 def explain(pool: Pool, alpha: float) -> list[Why]:
     """Every pair of clusters, up to 300 pairs."""
-    pairs = list(combinations(range(len(pool)), 2))[:MAX_PAIRS]
+    pairs = list(islice(combinations(range(len(pool)), 2), MAX_PAIRS))
     if not pairs:
         return []
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))

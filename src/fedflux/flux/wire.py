@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.sums import EXACT, precision, spans
 
 SCHEMA = 1
 STEP = 127.0
@@ -83,7 +84,7 @@ def from_arrays(arrays: Arrays) -> Descriptors:
     mean, count = arrays["mean"].astype(np.float64), arrays["count"].astype(np.int64)
     logarithm = arrays["spread"].astype(np.float64)
     spread = np.where(logarithm > NONE, np.exp(logarithm), 0.0)
-    correlation = np.zeros((len(mean), 0, mean.shape[2], mean.shape[2]))
+    correlation: NDArray[np.floating] = np.zeros((len(mean), 0, mean.shape[2], mean.shape[2]))
     if labelled:
         correlation = _square(arrays["correlation"], mean.shape[2])
         mean, spread, count = _with_marginal(mean, spread, count)
@@ -133,14 +134,25 @@ def _logarithm(deviation: NDArray[np.float64]) -> NDArray[np.float16]:
         return np.maximum(np.log(deviation), NONE).astype(np.float16)
 
 
-def _packed(correlation: NDArray[np.float64]) -> NDArray[np.int8]:
+def _packed(correlation: NDArray[np.floating]) -> NDArray[np.int8]:
     """Upper triangles in signed bytes."""
     upper = np.triu_indices(correlation.shape[-1], k=1)
-    return np.rint(correlation[..., upper[0], upper[1]] * STEP).astype(np.int8)
+    packed = np.empty((*correlation.shape[:-2], len(upper[0])), dtype=np.int8)
+    for rows in spans(len(correlation)):
+        packed[rows] = np.rint(correlation[rows][..., upper[0], upper[1]] * STEP)
+    return packed
 
 
-def _square(packed: NDArray[np.generic], length: int) -> NDArray[np.float64]:
-    """Correlation matrices from their upper triangles, with eigenvalues above what rounding to a byte can undo."""
+def _square(packed: NDArray[np.generic], length: int) -> NDArray[np.floating]:
+    """Correlation matrices from their upper triangles, in pieces: single precision beyond 20,000 clients."""
+    result = np.empty((*packed.shape[:-1], length, length), dtype=precision(len(packed)))
+    for rows in spans(len(packed), EXACT):
+        result[rows] = _lifted(packed[rows], length)
+    return result
+
+
+def _lifted(packed: NDArray[np.generic], length: int) -> NDArray[np.float64]:
+    """Correlation matrices with eigenvalues above what rounding to a byte can undo."""
     upper = np.triu_indices(length, k=1)
     matrix = np.zeros((*packed.shape[:-1], length, length))
     matrix[..., upper[0], upper[1]] = packed.astype(np.float64) / STEP

@@ -7,15 +7,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
+from sklearn.neighbors import NearestNeighbors
 
 from fedflux.errors import FedfluxError, unknown
 from fedflux.flux.assignment import Marginals, cluster_centroids, nearest_centroid
 from fedflux.flux.clustering.adaptive_dbscan import AdaptiveDBSCAN, import_kneed, noise_to_singletons
-from fedflux.flux.clustering.calibrated import CalibratedClustering
+from fedflux.flux.clustering.calibrated import CalibratedClustering, common_whitening
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import Pool, compare
 from fedflux.flux.scaling import BlockScaler
+from fedflux.flux.sums import EXACT
 
 __all__ = [
     "CLUSTERERS",
@@ -58,6 +60,14 @@ CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
 }
 
 
+SMALL = ("kmeans-silhouette", "hdbscan", "agglomerative")
+"""Clusterers that need every pair of clients at once, which beyond 20,000 of them is too much."""
+LISTED = 1000
+"""Clusters up to which a newcomer is tested against each of them."""
+SHORTLIST = 64
+"""Beyond, it is tested against so many of the nearest."""
+
+
 def check_clusterer(name: str) -> None:
     """Refuse an unknown name, or one whose helper library is missing, before any training."""
     if name not in CLUSTERERS:
@@ -85,10 +95,14 @@ class Clusters:
             return nearest_centroid(self.scaler.transform(newcomers), self.centroids)[0]
         both = self.pool.join(Pool.of(newcomers))
         clusters, clients = len(self.pool), len(newcomers)
-        first = np.tile(np.arange(clusters), clients)
-        second = np.repeat(np.arange(clients), clusters) + clusters
-        fit = compare(both, first, second).likeness.reshape(clients, clusters)
-        return np.asarray(fit.argmax(axis=1), dtype=np.int64)
+        listed = np.tile(np.arange(clusters), (clients, 1))
+        if clusters > LISTED:
+            points = common_whitening(both)
+            search = NearestNeighbors(n_neighbors=SHORTLIST).fit(points[:clusters])
+            listed = np.sort(search.kneighbors(points[clusters:], return_distance=False), axis=1)
+        second = np.repeat(np.arange(clients), listed.shape[1]) + clusters
+        fit = compare(both, listed.ravel(), second).likeness.reshape(listed.shape)
+        return np.asarray(listed[np.arange(clients), fit.argmax(axis=1)], dtype=np.int64)
 
     def place_unlabelled(
         self, newcomers: Descriptors, calibrated: bool = True
@@ -108,6 +122,9 @@ def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
         return with_centroids(descriptors, estimator.fit(descriptors).labels_)
     if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):
         raise FedfluxError(f"{how.clusters} clusters of {len(descriptors)} clients: ask for fewer")
+    if how.name in SMALL and len(descriptors) > EXACT:
+        told = f"{how.name} takes up to {EXACT:,} clients, not {len(descriptors):,}"
+        raise FedfluxError(f"{told}: use calibrated, adaptive-dbscan or kmeans")
     vectors = BlockScaler.fit(descriptors).transform(descriptors)
     if len(descriptors) == 1 or np.ptp(vectors, axis=0).max() == 0:
         labels = np.zeros(len(descriptors), dtype=np.int64)

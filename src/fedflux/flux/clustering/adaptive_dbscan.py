@@ -11,6 +11,8 @@ from sklearn.neighbors import NearestNeighbors
 from sklearn.utils.validation import validate_data
 
 from fedflux.errors import FedfluxError
+from fedflux.flux.clustering.strips import Strips
+from fedflux.flux.sums import EXACT
 
 FLAT = 1e-9
 
@@ -20,7 +22,8 @@ class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     The radius is the elbow (by kneed: convex, increasing) of the sorted distances to the nearest other point, times
     `scale`. Being one of those distances, it always joins at least one pair. Where the curve has no elbow, as for two
-    points or for even spacing, there is one density, so the largest of the distances is taken.
+    points or for even spacing, there is one density, so the largest of the distances is taken. Beyond 20,000 points the
+    same clusters are found with bounded memory (`strips.py`), for the default `min_samples` only.
 
     Parameters
     ----------
@@ -56,13 +59,26 @@ class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if len(points) == 1:
             self.knee_, self.eps_, self.labels_ = None, 0.0, np.zeros(1, dtype=np.int64)
             return self
-        nearest = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
+        many = len(points) > EXACT
+        if many and self.min_samples != 2:
+            raise FedfluxError(
+                f"adaptive-dbscan with min_samples={self.min_samples} takes up to {EXACT:,} points: use 2"
+            )
+        strips = Strips(points) if many else None
+        if strips is None:
+            nearest = NearestNeighbors(n_neighbors=2).fit(points).kneighbors(points)[0][:, 1]
+        else:
+            nearest, partner = strips.nearest()
         curve = np.sort(nearest)
         self.knee_ = find_knee(curve)
         self.eps_ = float(self.scale * curve[-1 if self.knee_ is None else self.knee_])
         # a hair wider, so that the pair whose distance became the radius is inside it whatever the rounding
         radius = max(self.eps_ * (1 + 1e-9), np.finfo(np.float64).tiny)
-        self.labels_ = noise_to_singletons(DBSCAN(eps=radius, min_samples=self.min_samples).fit(points).labels_)
+        if strips is None:
+            labels = DBSCAN(eps=radius, min_samples=self.min_samples).fit(points).labels_
+        else:
+            labels = strips.components(radius, nearest, partner)
+        self.labels_ = noise_to_singletons(labels)
         return self
 
 

@@ -8,13 +8,21 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.neighbors import NearestNeighbors
 
+from fedflux.flux.clustering.neighbours import approximate_neighbours
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import EFFECT_FLOOR, Array, Index, Pool, compare, log_splits
+from fedflux.flux.sums import EXACT
 
 ALL_PAIRS = 65
 """Up to so many groups every pair is tested."""
 NEIGHBOURS = 8
 """Beyond, each group is tested against so many of its nearest."""
+SCOUTS = 3
+"""Beyond 20,000 groups merging begins with so many of the nearest, as long as it gets along."""
+WORTHWHILE = 0.95
+"""Scouting ends with the first sweep that leaves more than this share of the groups."""
+REFUSED = -np.inf
+"""The likeness of a pair whose test says no."""
 
 
 class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -23,6 +31,9 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Groups that look most alike merge first; two groups merge only if the hypothesis that all their clients hold one
     distribution survives at level `alpha`, corrected for the number of ways the union could have been parted and for
     the number of such unions in the federation. What is left when no merge survives are the clusters.
+
+    Up to 65 groups every pair is tested, up to 20,000 each group with its eight nearest; beyond, neighbours are looked
+    for in cells nearby instead of everywhere. The tests, and with them the level, are the same at every size.
 
     Parameters
     ----------
@@ -47,38 +58,41 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Cluster labelled descriptors."""
         pool = Pool.of(X)
         labels = np.arange(len(pool))
-        known, changed = _nothing(), np.ones(len(pool), dtype=bool)
+        tested, changed = _nothing(), np.ones(len(pool), dtype=bool)
+        asking, scouting = changed, len(pool) > EXACT
         while len(pool) > 1:
-            known = known.join(self._survivors(pool, changed, len(X)))
-            group = _couple(known, len(pool), mutual=len(pool) <= ALL_PAIRS)
+            first, second = candidate_pairs(pool, SCOUTS if scouting else NEIGHBOURS, asking)
+            fresh = (changed[first] | changed[second]) & ~tested.hold(first, second, len(pool))
+            tested = tested.join(self._test(pool, first[fresh], second[fresh], len(X)))
+            group = _couple(tested, len(pool), mutual=len(pool) <= ALL_PAIRS)
             sizes = np.bincount(group)
             if len(sizes) < len(pool):
-                alone = sizes[group] == 1
-                known, changed = known.kept(alone, group), sizes > 1
+                hopeful = np.bincount(group, weights=tested.hopes(len(pool))) > 0
+                tested, changed = tested.kept(sizes[group] == 1, group), sizes > 1
+                asking = changed | (hopeful & ~tested.hopes(len(sizes)))  # those whose partner went to another
+                scouting = scouting and EXACT < len(sizes) < WORTHWHILE * len(pool)
                 pool, labels = pool.merge(group), group[labels]
-            elif changed.all():
+            elif changed.all() and not scouting:
                 break
             else:  # nothing new among what changed: look at every pair once more before stopping
-                known, changed = _nothing(), np.ones(len(pool), dtype=bool)
+                changed, scouting = np.ones(len(pool), dtype=bool), False
+                asking = changed
         self.labels_, self.pool_ = labels, pool
         return self
 
-    def _survivors(self, pool: Pool, changed: NDArray[np.bool_], clients: int) -> "_Pairs":
-        """Candidate pairs with a group that changed, as far as one distribution can explain both."""
-        first, second = candidate_pairs(pool)
-        fresh = changed[first] | changed[second]
-        first, second = first[fresh], second[fresh]
+    def _test(self, pool: Pool, first: Index, second: Index, clients: int) -> "_Pairs":
+        """The pairs with their likeness, `REFUSED` where one distribution cannot explain both."""
         evidence = compare(pool, first, second, self.floor)
         sizes = pool.members[first], pool.members[second]
         unions = np.log(clients / (sizes[0] + sizes[1]))
         chance = evidence.total + log_splits(*sizes) + unions >= np.log(self.alpha)
         survives = chance | (evidence.trifle >= np.log(self.alpha))
-        return _Pairs(first[survives], second[survives], evidence.likeness[survives])
+        return _Pairs(first, second, np.where(survives, evidence.likeness, REFUSED))
 
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Pairs of groups that may merge, and how alike they are."""
+    """Pairs of groups that were tested, and how alike they are as far as they may merge."""
 
     first: Index
     second: Index
@@ -86,6 +100,17 @@ class _Pairs:
 
     def join(self, other: "_Pairs") -> "_Pairs":
         return _Pairs(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(_Pairs)))
+
+    def hopes(self, groups: int) -> NDArray[np.bool_]:
+        """Which groups have a partner they may merge with."""
+        alive = self.likeness > REFUSED
+        hopes = np.zeros(groups, dtype=bool)
+        hopes[self.first[alive]] = hopes[self.second[alive]] = True
+        return hopes
+
+    def hold(self, first: Index, second: Index, groups: int) -> NDArray[np.bool_]:
+        """Which pairs are among these."""
+        return np.isin(first * groups + second, self.first * groups + self.second)
 
     def kept(self, alone: NDArray[np.bool_], group: Index) -> "_Pairs":
         """The pairs of which neither side merged, under their new numbers: their test stays as it was."""
@@ -101,7 +126,8 @@ def _couple(pairs: _Pairs, groups: int, mutual: bool) -> Index:
     """Merge couples: those who prefer each other or, to get along faster among very many groups, every group with its
     preferred partner in order of liking, while both are free.
     """
-    partner, liking = _best_partner(groups, pairs.first, pairs.second, pairs.likeness)
+    alive = pairs.likeness > REFUSED
+    partner, liking = _best_partner(groups, pairs.first[alive], pairs.second[alive], pairs.likeness[alive])
     group = np.arange(groups)
     if mutual:
         agreed = np.flatnonzero((partner >= 0) & (partner[partner] == group))
@@ -129,21 +155,27 @@ def _best_partner(groups: int, first: Index, second: Index, likeness: Array) -> 
     return partner, liking
 
 
-def candidate_pairs(pool: Pool) -> tuple[Index, Index]:
-    """Every pair of groups; beyond `ALL_PAIRS` of them, each with its nearest in one common whitening."""
+def candidate_pairs(pool: Pool, neighbours: int, asking: NDArray[np.bool_]) -> tuple[Index, Index]:
+    """Every pair of groups; beyond `ALL_PAIRS` of them, each with its nearest in one common whitening; beyond `EXACT`
+    of them only those that ask, and looked for in cells nearby instead of everywhere.
+    """
     groups = len(pool)
     if groups <= ALL_PAIRS:
         first, second = np.triu_indices(groups, k=1)
         return first.astype(np.int64), second.astype(np.int64)
-    points = _common_whitening(pool)
-    neighbours = NearestNeighbors(n_neighbors=min(NEIGHBOURS, groups - 1)).fit(points).kneighbors(return_distance=False)
-    pairs = np.stack([np.repeat(np.arange(groups), neighbours.shape[1]), neighbours.ravel()], axis=1)
-    pairs = np.unique(np.sort(pairs, axis=1), axis=0)
-    pairs = pairs[pairs[:, 0] != pairs[:, 1]]
-    return pairs[:, 0].astype(np.int64), pairs[:, 1].astype(np.int64)
+    points = common_whitening(pool)
+    count = min(neighbours, groups - 1)
+    if groups <= EXACT:
+        near = NearestNeighbors(n_neighbors=count).fit(points).kneighbors(return_distance=False).astype(np.int64)
+    else:
+        near = approximate_neighbours(points, count, asking)
+    one, other = np.repeat(np.arange(groups), count), near.ravel()
+    found = (other >= 0) & (one != other)
+    keys = np.unique((np.minimum(one, other) * groups + np.maximum(one, other))[found])
+    return keys // groups, keys % groups
 
 
-def _common_whitening(pool: Pool) -> NDArray[np.float64]:
+def common_whitening(pool: Pool) -> NDArray[np.float64]:
     """Class means and label shares on one scale for all groups, where distance² is roughly the test statistic."""
     total = np.maximum(pool.weight.sum(axis=0), 1e-12)
     covariance = np.einsum("gu,guij->uij", pool.weight, pool.covariance) / total[:, None, None]
