@@ -71,7 +71,7 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "batch_size": (int, by_dataset("batch_size")),
     "lr": (float, f"learning rate of SGD {by_dataset('lr')}"),
     "momentum": (float, by_dataset("momentum")),
-    "engine": (str, "auto, loop or processes (default: auto)"),
+    "engine": (str, "auto, loop, processes or stacked (default: auto)"),
     "device": (str, "auto, cpu, cuda or cuda:N (default: auto)"),
     "precision": (str, "fp32 (TF32 allowed on CUDA), fp32-strict or bf16 (default: fp32)"),
 }
