@@ -106,9 +106,7 @@ class StackedEngine(BatchedEngine):
         """Some jobs side by side; the result has axes (jobs, parameter sets, …)."""
         clients = tuple(job.client for job in jobs)
         sizes = [cohort.federation.size(client, "train") for client in clients]
-        sets: Sets = tuple(
-            dict(start.take([job.models[s] for job in jobs]).tensors) for s in range(len(jobs[0].models))
-        )
+        sets = _sets(start, jobs)
         together = _together(extras, self.device)
         steps = max(-(-size // training.batch_size) for size in sizes)
         stepper = self._stepper(rule, cohort, clients, (steps, len(jobs), training.batch_size), sets, together)
@@ -192,9 +190,7 @@ class StackedEngine(BatchedEngine):
         """Bytes that a client takes during a step."""
         pair = jobs[:2]
         clients = tuple(job.client for job in pair)
-        sets: Sets = tuple(
-            dict(start.take([job.models[s] for job in pair]).tensors) for s in range(len(pair[0].models))
-        )
+        sets = _sets(start, pair)
         data = self._training_data(cohort, clients)
         where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
         torch.cuda.synchronize(self.device)
@@ -206,6 +202,11 @@ class StackedEngine(BatchedEngine):
         advance(sets, memory, _together(extras[:2], self.device), data, where, None, index)
         torch.cuda.synchronize(self.device)
         return max((torch.cuda.max_memory_allocated(self.device) - before) / 2, 1.0)
+
+
+def _sets(start: Stack, jobs: Sequence[Job]) -> Sets:
+    """The parameter sets that the jobs begin from, side by side."""
+    return tuple(dict(start.take([job.models[s] for job in jobs]).tensors) for s in range(len(jobs[0].models)))
 
 
 def _together(extras: Sequence[Extras], device: str) -> dict[str, Tensor]:
