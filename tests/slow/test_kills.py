@@ -66,7 +66,10 @@ def killed_somewhere(folder: Path, dice: random.Random, arguments: tuple[str, ..
 
 @pytest.mark.parametrize("algorithm", ["flux", "local"])
 def test_twenty_kills_change_nothing(algorithm: str, tmp_path: Path) -> None:
-    settings = ("run", "--algorithm", algorithm, "--shift", "pxgy", "--rounds", "60", "--participation", "0.7")
+    settings = (
+        "run", "--algorithm", algorithm, "--shift", "pxgy", "--rounds", "60", "--participation", "0.7",
+        "--engine", "loop",
+    )  # fmt: skip
     whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
     finish(*settings, "--out", str(whole))
     dice = random.Random(2026)
@@ -83,7 +86,7 @@ def test_twenty_kills_change_nothing(algorithm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip])
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 def test_a_damaged_newest_checkpoint_gives_way(damage: Any, suffix: str, tmp_path: Path) -> None:
-    settings = ("run", "--shift", "py", "--rounds", "30")
+    settings = ("run", "--shift", "py", "--rounds", "30", "--engine", "loop")
     whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
     finish(*settings, "--out", str(whole))
     running = start(*settings, "--out", str(broken))
