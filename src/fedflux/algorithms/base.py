@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from fedflux.algorithms.describe import DescriptorSettings
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
+from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusterer, Clusters
 from fedflux.flux.wire import Arrays
 
@@ -38,6 +39,22 @@ class RoundMetrics:
     down: dict[int, int] = field(default_factory=dict)
     seconds: dict[str, float] = field(default_factory=dict)
     events: list[str] = field(default_factory=list)
+    work: dict[str, float] = field(default_factory=dict)
+    """Models sent and passes over a client's own data, summed over clients (`count` adds to them)."""
+
+    def count(
+        self,
+        clients: Sequence[int] | Cohort,
+        *,
+        models_down: float = 0,
+        models_up: float = 0,
+        forward: float = 0,
+        training: float = 0,
+    ) -> None:
+        """Count, for each of these clients, models received and sent and forward and training passes over its data."""
+        told = {"models_down": models_down, "models_up": models_up, "forward": forward, "training": training}
+        for what, amount in told.items():
+            self.work[what] = self.work.get(what, 0.0) + amount * len(clients)
 
     def send(self, clients: Sequence[int] | Cohort, *, up: int = 0, down: int = 0) -> None:
         """Count messages from and to each of these clients."""
@@ -51,6 +68,8 @@ class RoundMetrics:
             mine.update({client: mine.get(client, 0) + count for client, count in theirs.items()})
         for phase, seconds in other.seconds.items():
             self.seconds[phase] = self.seconds.get(phase, 0.0) + seconds
+        for what, amount in other.work.items():
+            self.work[what] = self.work.get(what, 0.0) + amount
         self.validation.update(other.validation)
         self.events += other.events
 
@@ -69,6 +88,8 @@ class Settings:
     rounds: int
     training: Training
     seed: int
+    clusters: int | None = None
+    """The number of models M for methods that must be told it; None where nobody knows it."""
     clusterer: Clusterer = field(default_factory=Clusterer)
     true_count: bool = False
     """Tell the clusterer the true number of clusters."""
@@ -112,6 +133,44 @@ class Algorithm(Protocol[S]):
 
     def described(self, state: S) -> Described | None:
         """Descriptors and clusters, where the method makes them."""
+
+
+class Undescribed:
+    """What methods without descriptors have in common; a method overrides what is otherwise with it."""
+
+    @property
+    def uses_truth(self) -> bool:
+        """Never."""
+        return False
+
+    def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+        """Everyone has a model already."""
+        return state, RoundMetrics()
+
+    def described(self, state: object) -> Described | None:
+        """No descriptors."""
+        return None
+
+
+def told_clusters(settings: Settings, method: str) -> int:
+    """The number of models that a method must be told."""
+    if settings.clusters is None:
+        raise FedfluxError(f"{method} must be told the number of clusters of these clients: --clusters M")
+    return settings.clusters
+
+
+def by_membership(models: Stack, assignment: NDArray[np.int64], clients: int) -> Predictor:
+    """The test phase of methods that choose by labels: Σ_m (K_m/K) softmax(θ_m(x)), K_m the clients in cluster m."""
+    placed = assignment[assignment >= 0]
+    if not len(placed):
+        return Predictor.shared(models, np.ones(len(models)), clients)
+    return Predictor.shared(models, np.bincount(placed, minlength=len(models)).astype(np.float64), clients)
+
+
+def validated(predictor: Predictor, cohort: Cohort, engine: Engine) -> dict[int, float]:
+    """Each member's accuracy on its validation part."""
+    scores = engine.evaluate(predictor, cohort, "validation")
+    return dict(zip(cohort, scores.tolist(), strict=True))
 
 
 def aggregate(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:

@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate
+from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, validated
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 
@@ -22,16 +22,11 @@ class FedAvgState:
 
 
 @dataclass(frozen=True)
-class FedAvg:
+class FedAvg(Undescribed):
     """McMahan et al., AISTATS 2017."""
 
     settings: Settings
     revision: ClassVar[int] = 1
-
-    @property
-    def uses_truth(self) -> bool:
-        """Never."""
-        return False
 
     def init(self, federation: Federation, engine: Engine) -> FedAvgState:
         """The initial model."""
@@ -48,13 +43,9 @@ class FedAvg:
             model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), cohort.sizes("train"))
         state = replace(state, model=model)
         metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
-        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
-        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
+        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
-
-    def complete(self, state: FedAvgState, clients: Cohort, engine: Engine) -> tuple[FedAvgState, RoundMetrics]:
-        """Everyone has a model already."""
-        return state, RoundMetrics()
 
     def known(self, state: FedAvgState, clients: Cohort, engine: Engine) -> Predictor:
         """θ for everyone."""
@@ -67,7 +58,3 @@ class FedAvg:
     def assignment(self, state: FedAvgState) -> NDArray[np.int64]:
         """One cluster."""
         return np.zeros(state.clients, dtype=np.int64)
-
-    def described(self, state: FedAvgState) -> Described | None:
-        """FedAvg makes no descriptors."""
-        return None

@@ -89,6 +89,7 @@ class Flux:
             trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
             models = aggregate(state.models, trained, cluster, cohort.sizes("train"))
         metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
+        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
         return replace(state, models=models)
 
     def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
@@ -97,6 +98,7 @@ class Flux:
             extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
             descriptors = describe(extractor, cohort, engine)
         metrics.send(cohort, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
+        metrics.count(cohort, forward=1)
         with metrics.timed("clustering"):
             clusters = self._group(descriptors, cohort)
         assignment = state.assignment.copy()
@@ -135,6 +137,7 @@ class Flux:
         assignment[newcomers] = placed
         down = state.extractor.bounds.nbytes + state.models.model_bytes()
         metrics.send(newcomers, up=client_bytes(descriptors), down=down)
+        metrics.count(newcomers, models_down=1, forward=1)
         return replace(
             state,
             assignment=assignment,

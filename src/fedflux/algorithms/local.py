@@ -7,7 +7,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Described, RoundMetrics, Settings
+from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, validated
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 
@@ -21,16 +21,11 @@ class LocalState:
 
 
 @dataclass(frozen=True)
-class Local:
+class Local(Undescribed):
     """No communication at all."""
 
     settings: Settings
     revision: ClassVar[int] = 1
-
-    @property
-    def uses_truth(self) -> bool:
-        """Never."""
-        return False
 
     def init(self, federation: Federation, engine: Engine) -> LocalState:
         """The same initial model for everyone."""
@@ -47,13 +42,9 @@ class Local:
             )
             state = replace(state, models=state.models.put(cohort.ids, trained))
         metrics.send(cohort)
-        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
-        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        metrics.count(cohort, training=self.settings.training.epochs)
+        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
-
-    def complete(self, state: LocalState, clients: Cohort, engine: Engine) -> tuple[LocalState, RoundMetrics]:
-        """Everyone has a model already."""
-        return state, RoundMetrics()
 
     def known(self, state: LocalState, clients: Cohort, engine: Engine) -> Predictor:
         """Each client's own model."""
@@ -66,7 +57,3 @@ class Local:
     def assignment(self, state: LocalState) -> NDArray[np.int64]:
         """Everyone is a cluster of one."""
         return np.arange(len(state.models))
-
-    def described(self, state: LocalState) -> Described | None:
-        """Local training makes no descriptors."""
-        return None

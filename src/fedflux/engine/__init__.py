@@ -9,7 +9,8 @@ from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
 from fedflux.engine.loop import LoopEngine, one_thread
 from fedflux.engine.predictor import Predictor
-from fedflux.engine.processes import ProcessesEngine, Recipe
+from fedflux.engine.processes import ProcessesEngine
+from fedflux.engine.recipe import Recipe
 from fedflux.engine.stack import Stack
 from fedflux.engine.stacked import stacked_engine
 from fedflux.errors import FedfluxError, unknown
@@ -64,10 +65,13 @@ def make_engine(
         choice = choose(built, federation.image_shape, federation.classes, place, work) if work else Choice("loop", "")
     if choice.name == "processes":
         return ProcessesEngine(recipe, place, precision, federation.dataset.pixels)
+    made: LoopEngine
     if choice.name == "stacked":
-        compiled = worth_compiling(built, place, work)
-        return stacked_engine(built, place, precision, federation.dataset.pixels, compiled)
-    return LoopEngine(built, place, precision, federation.dataset.pixels)
+        made = stacked_engine(built, place, precision, federation.dataset.pixels, worth_compiling(built, place, work))
+    else:
+        made = LoopEngine(built, place, precision, federation.dataset.pixels)
+    made.recipe = recipe
+    return made
 
 
 def pick_device(device: str) -> str:

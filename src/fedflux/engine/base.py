@@ -60,8 +60,8 @@ class Engine(Protocol):
     device: str
     precision: str
 
-    def initial(self) -> Stack:
-        """The initial model, as a stack of one."""
+    def initial(self, count: int = 1) -> Stack:
+        """The initial model, as a stack of one, or `count` models drawn independently, that one first."""
 
     def train(
         self,

@@ -15,6 +15,7 @@ from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.functional import Functional
 from fedflux.engine.predictor import Predictor
+from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
@@ -47,10 +48,17 @@ class LoopEngine:
         self._has_batch_norm = has_batch_norm(model)
         self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(model)
+        self.recipe: Recipe | None = None
+        """How to draw further initial models; without it there is only the one."""
 
-    def initial(self) -> Stack:
-        """The model as it was built."""
-        return self._initial
+    def initial(self, count: int = 1) -> Stack:
+        """Models as they are built: the first is everyone's, the others are drawn apart from it."""
+        if count == 1:
+            return self._initial
+        if self.recipe is None:
+            raise ValueError("this engine was given one model and no recipe for more")
+        others = [Stack.of(self.recipe.build(index).to(self.device)).row(0) for index in range(1, count)]
+        return Stack.join([self._initial.row(0), *others])
 
     def train(
         self,

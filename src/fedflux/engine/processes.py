@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import nn
 
 from fedflux.data import Cohort, Features, Federation, Split
 from fedflux.engine.base import Job, Key, Statistic, Training
@@ -18,28 +17,14 @@ from fedflux.engine.loop import LoopEngine, check_finite, one_thread
 from fedflux.engine.parcel import Parcel
 from fedflux.engine.pool import Pool
 from fedflux.engine.predictor import Predictor
+from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.stack import Stack
 from fedflux.errors import FedfluxError
-from fedflux.models import build_model
 
 T = TypeVar("T")
 FEDERATIONS = 2
 """How many federations (a full and a blind view, say) stay shared at a time."""
-
-
-@dataclass(frozen=True)
-class Recipe:
-    """How a worker makes the model anew: what `build_model` is told."""
-
-    name: str
-    image_shape: tuple[int, int, int]
-    classes: int
-    seed: int
-
-    def build(self) -> nn.Module:
-        """The model with its initial weights."""
-        return build_model(self.name, self.image_shape, self.classes, self.seed)
 
 
 class ProcessesEngine:
@@ -70,6 +55,7 @@ class ProcessesEngine:
         self.precision = precision
         self.workers = _cores() if workers is None else workers
         self._loop = LoopEngine(recipe.build(), "cpu", precision, pixels)
+        self._loop.recipe = recipe
         self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
         self._federations: dict[int, Federation] = {}
         self._finalizer = weakref.finalize(self, _close, self._pool, os.getpid())
@@ -85,9 +71,9 @@ class ProcessesEngine:
         self._federations.clear()
         self._pool.close()
 
-    def initial(self) -> Stack:
-        """The model as it was built."""
-        return self._loop.initial()
+    def initial(self, count: int = 1) -> Stack:
+        """Models as they are built."""
+        return self._loop.initial(count)
 
     def train(
         self,

@@ -109,12 +109,13 @@ class RunConfig:
             samples_per_client=self.samples_per_client,
         )
 
-    def settings(self) -> Settings:
-        """What the algorithm is told."""
+    def settings(self, true_clusters: int | None = None) -> Settings:
+        """What the algorithm is told; methods that need a number of clusters get the true one unless told another."""
         return Settings(
             rounds=self.rounds,
             training=Training(self.epochs, self.batch_size, self.lr, self.momentum),
             seed=self.seed,
+            clusters=self.clusters if isinstance(self.clusters, int) else true_clusters,
             clusterer=Clusterer(
                 self.clusterer,
                 self.clusters if isinstance(self.clusters, int) else None,

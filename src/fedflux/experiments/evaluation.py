@@ -15,6 +15,8 @@ from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.flux.why import explain
 
+WORK = ("models_down", "models_up", "forward", "training")
+"""Models to and from clients, forward and training passes over clients' own data, summed over clients and rounds."""
 LISTED = 1000
 """Clients whose test-time distances to all clusters are listed in the result."""
 
@@ -126,4 +128,5 @@ def costs(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         **{f"seconds_{phase}": seconds for phase, seconds in phases.items()},
         "bytes_up": sum(sum(r["bytes_up"].values()) for r in records),
         "bytes_down": sum(sum(r["bytes_down"].values()) for r in records),
+        "work": {what: sum(r.get("work", {}).get(what, 0.0) for r in records) for what in WORK},
     }

@@ -21,8 +21,10 @@ def determines(config: RunConfig) -> dict[str, Any]:
     """The settings that determine the numbers; those that the algorithm does not read are left out."""
     unread = _CHOSEN - READS[config.algorithm] | _unread_of_shift(config)
     told = {key: value for key, value in asdict(config).items() if key not in HOW_AND_WHERE | unread}
-    if config.clusterer != "kmeans":
+    if config.algorithm == "flux" and config.clusterer != "kmeans":
         told.pop("clusters", None)
+    elif config.algorithm != "flux" and told.get("clusters") == "true":
+        told["clusters"] = None  # methods that need a number are told the true one anyway
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
     return told

@@ -8,6 +8,7 @@ from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+import numpy as np
 import torch
 
 from fedflux import __version__
@@ -44,7 +45,7 @@ def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dat
     begun = _begun(path, told) if config.resume else None
     if begun is not None:
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
-    algorithm = make_algorithm(config.algorithm, config.settings())
+    algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread():
         engine = engine_for(config, view)
@@ -117,11 +118,16 @@ def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
         check_trackers(config.track)
         federation, decided = build_federation(config, dataset)
         _check_clusters(decided, federation)
-        algorithm = make_algorithm(decided.algorithm, decided.settings())
+        algorithm = make_algorithm(decided.algorithm, decided.settings(_true_clusters(federation)))
         view = federation if algorithm.uses_truth else federation.blind()
         algorithm.init(
             view, engine_for(replace(decided, engine="loop" if decided.engine == "auto" else decided.engine), view)
         )
+
+
+def _true_clusters(federation: Federation) -> int | None:
+    """How many clusters there are; who is in which stays hidden from methods that are told the number only."""
+    return None if federation.truth is None else len(np.unique(federation.truth))
 
 
 def engine_for(config: RunConfig, view: Federation) -> Engine:

@@ -212,6 +212,7 @@ def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:
             "bytes_up": metrics.up,
             "bytes_down": metrics.down,
             "seconds": metrics.seconds,
+            "work": metrics.work,
             "events": metrics.events,
         }
     )

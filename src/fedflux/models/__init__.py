@@ -19,14 +19,15 @@ MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": 
 __all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "ResNet9", "build_model"]
 
 
-def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed: int) -> nn.Module:
+def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed: int, index: int = 0) -> nn.Module:
     """A model with its initial weights; `name` is a known model or `package.module:factory`.
 
-    Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards.
+    Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards; each
+    `index` draws other weights.
     """
     factory = MODELS[name] if name in MODELS else _import_factory(name)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(stream_seed(seed, "initial model"))
+        torch.manual_seed(stream_seed(seed, "initial model", index))
         try:
             made = factory(image_shape, classes)
         except FedfluxError:
