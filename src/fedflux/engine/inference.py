@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import ClassVar, TypeVar
 
 import numpy as np
 import torch
@@ -51,6 +51,8 @@ class OnDevice:
 
 class BatchedEngine(LoopEngine):
     """The reference engine with everything but training done across clients at once."""
+
+    fuses_pooling: ClassVar[bool] = False
 
     def __init__(
         self,
