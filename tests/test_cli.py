@@ -373,6 +373,8 @@ BAD = {
     "lr 0": ("run --lr 0", "--lr 0.0: give a value above 0"),
     "lr inf": ("run --lr inf", "--lr inf"),
     "momentum 1": ("run --momentum 1", "--momentum 1.0 is outside 0 to 1"),
+    "finetune below 0": ("run --finetune -1", "--finetune -1: give 0 or more epochs"),
+    "finetune of local": ("run --algorithm local --finetune 2", "--finetune: local has no one model a client"),
     "participation 0": ("run --participation 0", "--participation 0.0"),
     "strength 2": ("run --strength 2", "strength 2.0 is outside 0 to 1"),
     "bank 0": ("run --bank 0", "bank of 0 patterns"),

@@ -11,7 +11,7 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from fedflux import __version__, display
-from fedflux.algorithms import ALGORITHMS
+from fedflux.algorithms import ALGORITHMS, READS
 from fedflux.data.export import MANIFEST, export_federation
 from fedflux.data.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
@@ -61,6 +61,9 @@ def run(
 ) -> None:
     """Train one algorithm on one federation and evaluate it twice: clients known from training, and unseen ones."""
     settings = make_config({**told, "until": until, "out": out, "resume": resume or None}, config)
+    if told.get("finetune") and "finetune" not in READS[settings.algorithm]:
+        others = ", ".join(name for name in ALGORITHMS if "finetune" in READS[name])
+        raise FedfluxError(f"--finetune: {settings.algorithm} has no one model a client to go on with; {others} have")
     if resume and settings.out and read_config(Path(settings.out)) is None:
         display.stderr.print("nothing to resume there: starting", highlight=False)
     title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"

@@ -71,6 +71,10 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "batch_size": (int, by_dataset("batch_size")),
     "lr": (float, f"learning rate of SGD {by_dataset('lr')}"),
     "momentum": (float, by_dataset("momentum")),
+    "finetune": (
+        int,
+        f"epochs each client goes on alone with at the end, the best on validation kept {default('finetune')}",
+    ),
     "engine": (str, "auto, loop, processes or stacked (default: auto)"),
     "device": (str, "auto, cpu, cuda or cuda:N (default: auto)"),
     "precision": (str, "fp32 (TF32 allowed on CUDA), fp32-strict or bf16 (default: fp32)"),

@@ -57,6 +57,7 @@ def test_nothing_is_left_of_a_closed_engine(how: str) -> None:
 
 
 SCRIPT = """
+import signal
 import sys
 import torch
 from fedflux.data import Partition, partition
@@ -65,6 +66,7 @@ from fedflux.engine import ProcessesEngine, Recipe, Job, Key, Training
 from tests.engine.making import Failing
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
     federation = partition(load("digits"), Partition("none", level=1, clients=4))
     engine = ProcessesEngine(Recipe("mlp", federation.image_shape, 10, 1), workers=2)
     def train(what):

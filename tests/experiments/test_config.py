@@ -165,6 +165,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 
 OTHER: dict[str, Any] = {
+    "finetune": 3,
     "dataset": "npz",
     "data_dir": "/data/it's mine $HOME/a b.npz",
     "shift": "pxgy+py",

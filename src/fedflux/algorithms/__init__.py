@@ -40,12 +40,14 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
+_ONE_MODEL = frozenset(("finetune",))
+"""Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {
     "local": frozenset(),
-    "fedavg": frozenset(),
-    "oracle": _DESCRIPTION,
-    "flux": _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
-    "flux-prior": _DESCRIPTION,
+    "fedavg": _ONE_MODEL,
+    "oracle": _ONE_MODEL | _DESCRIPTION,
+    "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
+    "flux-prior": _ONE_MODEL | _DESCRIPTION,
 }
 """Which of the settings that not everyone reads each algorithm reads; the others cannot change its numbers."""
 

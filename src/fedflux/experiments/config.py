@@ -55,6 +55,7 @@ class RunConfig:
     batch_size: int = 64
     lr: float = 0.005
     momentum: float = 0.9
+    finetune: int = 0
     engine: str = "auto"
     device: str = "auto"
     precision: Literal["fp32", "fp32-strict", "bf16"] = "fp32"
@@ -68,6 +69,8 @@ class RunConfig:
         for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1)):
             if getattr(self, name) < low:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
+        if self.finetune < 0:
+            raise FedfluxError(f"--finetune {self.finetune}: give 0 or more epochs")
         if not 0 < self.participation <= 1:
             raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
         if not (isfinite(self.lr) and self.lr > 0):

@@ -7,10 +7,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms import Algorithm
+from fedflux.algorithms import READS, Algorithm
+from fedflux.algorithms.finetune import finetune
 from fedflux.data import Cohort, Federation
 from fedflux.data.patterns import shift_parts
-from fedflux.engine import Engine, Predictor
+from fedflux.engine import Engine, Key, Predictor
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.flux.why import explain
@@ -64,14 +65,20 @@ def evaluate(
 ) -> tuple[dict[str, Any], Placements | None]:
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
 
+    Fine-tuned models are for known clients: an unseen one has no labels to tune with.
+
     Clients are asked some at a time and forgotten, so that memory does not grow with the federation.
     """
     known = np.full(len(everyone), np.nan)
     test = np.full(len(everyone), np.nan)
+    kept = np.zeros(len(everyone), dtype=np.int64)
     placed: list[Placements] = []
     for part in everyone.parts("test") if config.until is None else ():
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
+        if config.finetune and "finetune" in READS[config.algorithm]:
+            last = Key(config.seed, config.rounds)
+            own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
         known[ids] = engine.evaluate(own, part, "test")
         holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
@@ -88,7 +95,8 @@ def evaluate(
     placements = Placements.join(placed)
     scores = {**client_scores(known, "known"), **client_scores(test, "test")}
     listed = None if placements is None else placements.listed
-    return {**scores, "worst": scores["known_worst"], "test_placements": listed}, placements
+    tuned = {"finetuned_epochs": kept} if config.finetune else {}
+    return {**scores, **tuned, "worst": scores["known_worst"], "test_placements": listed}, placements
 
 
 def _answered_otherwise(predictor: Predictor, holders: Cohort, own: Predictor, part: Cohort) -> NDArray[np.int64]:
