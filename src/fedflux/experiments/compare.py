@@ -16,12 +16,12 @@ from fedflux.experiments.identity import GRID, folder_name, group, identity
 from fedflux.experiments.paper import figures
 from fedflux.experiments.runner import check_start, decide_model
 from fedflux.experiments.store import STORE_FILE, Store
-from fedflux.experiments.summary import by_cell, by_shift, overall, paired
+from fedflux.experiments.summary import WORK, by_cell, by_shift, overall, paired
 from fedflux.experiments.workers import Kind, work
 
 FIGURES = (
     "known", "test", "known_worst", "test_worst", "pairs_right", "clusters_found", "clusters_true", "seconds",
-    "bytes_up", "bytes_down",
+    "bytes_up", "bytes_down", *WORK,
 )  # fmt: skip
 
 

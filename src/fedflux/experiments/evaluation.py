@@ -16,8 +16,6 @@ from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.flux.why import explain
 
-WORK = ("models_down", "models_up", "forward", "training")
-"""Models to and from clients, forward and training passes over clients' own data, summed over clients and rounds."""
 LISTED = 1000
 """Clients whose test-time distances to all clusters are listed in the result."""
 
@@ -136,5 +134,21 @@ def costs(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         **{f"seconds_{phase}": seconds for phase, seconds in phases.items()},
         "bytes_up": sum(sum(r["bytes_up"].values()) for r in records),
         "bytes_down": sum(sum(r["bytes_down"].values()) for r in records),
-        "work": {what: sum(r.get("work", {}).get(what, 0.0) for r in records) for what in WORK},
+        **_per_client_round(records),
     }
+
+
+def _per_client_round(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Models to and from a client, and its forward and training passes over its own data, on average in a round.
+
+    Whatever is done after the last round for clients that never took part counts too.
+    """
+    turns = sum(len(record["validation"]) for record in records)
+    names = {
+        "models_down": "models_down",
+        "models_up": "models_up",
+        "forward_passes": "forward",
+        "training_passes": "training",
+    }
+    totals = {name: sum(r.get("work", {}).get(key, 0.0) for r in records) for name, key in names.items()}
+    return {name: total / turns if turns else None for name, total in totals.items()}

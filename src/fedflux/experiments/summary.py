@@ -22,7 +22,8 @@ Grid = dict[str, tuple[int, ...]]  # the levels of each shift
 
 SPREAD = ("known", "test")
 WORST = ("known_worst", "test_worst")
-COUNTED = ("pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_up", "bytes_down")
+WORK = ("models_down", "models_up", "forward_passes", "training_passes")
+COUNTED = ("pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_up", "bytes_down", *WORK)
 SCORES = (*SPREAD, *WORST, *COUNTED)
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05

@@ -8,12 +8,13 @@ from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
 from fedflux.experiments.run_folder import CONFIG_FILE, RESULT_FILE, ROUNDS_FILE, SAMPLES_FILE
+from fedflux.experiments.summary import WORK
 
 TEXTS = ("algorithm", "dataset", "shift", "group")
 PLACES = ("level", "seed")
 FIGURES = (
     *("known", "known_worst", "known_quantile10", "test", "test_worst", "test_quantile10", "pairs_right", "ari", "nmi"),
-    *("clusters_found", "clusters_true", "cluster_round", "bytes_up", "bytes_down"),
+    *("clusters_found", "clusters_true", "cluster_round", "bytes_up", "bytes_down", *WORK),
     *("seconds", "seconds_training", "seconds_descriptor", "seconds_clustering"),
 )
 

@@ -25,6 +25,7 @@ from fedflux.experiments.run_folder import (
     ROUNDS_FILE,
     SAMPLES_FILE,
 )
+from fedflux.experiments.summary import WORK
 from fedflux.files import read_lines, read_object
 
 MOST_CLIENTS = 300
@@ -43,7 +44,7 @@ CLUSTERING = ("clusters_found", "clusters_true", "ari", "nmi", "pairs_right", "c
 ROW = (
     *("algorithm", "dataset", "shift", "level", "seed", "group", "clients", "participation"),
     *("known", "test", "known_worst", "test_worst", "pairs_right", "clusters_found", "clusters_true"),
-    *("seconds", "bytes_up", "bytes_down"),
+    *("seconds", "bytes_up", "bytes_down", *WORK),
 )
 """What summaries are made from."""
 DROPPED = ("out", "command")

@@ -79,6 +79,7 @@ function blockPart(block) {
     el("p", { class: "what" }, `${plural(block.runs, "run")} with the same settings (${named}). ${SCORE_WORDS.known} ` +
       `${SCORE_WORDS.test} Means are over clients, in percent.${repeated}`),
     ...comparisonPart(block), ...summaryPart(block), ...pairedPart(block), ...paperPart(block),
+    ...costsPart(block),
   ];
 }
 
@@ -135,6 +136,25 @@ function pairedPart(block) {
     "Percentage points, run by run over the same shift, level and seed (pairs). Interval: t, over these cells; it says " +
     "nothing of other shifts or levels. p: exact Wilcoxon signed-rank test, corrected by Holm over the algorithms; it " +
     "takes six pairs.", table(columns, block.paired, { label: `Difference to ${reference}` }));
+}
+
+function costsPart(block) {
+  const lines = block.overall.filter((line) => there(line.training_passes_mean));
+  if (!lines.length) return [];
+  const count = (key, title, hint) =>
+    ({ key: `${key}_mean`, title, num: true, hint, text: (row) => number(row[`${key}_mean`], 2) });
+  const traffic = (key, title) =>
+    ({ key: `${key}_mean`, title, num: true, text: (row) => bytes(row[`${key}_mean`]) });
+  const columns = [
+    ALGORITHM_COLUMN,
+    count("models_down", "Models down", "models a client receives in a round"),
+    count("models_up", "Models up", "models a client sends in a round"),
+    count("forward_passes", "Forward passes", "over the client's own training data, besides training and evaluation"),
+    count("training_passes", "Training passes", "over the client's own training data"),
+    traffic("bytes_down", "Down, a run"), traffic("bytes_up", "Up, a run"),
+  ];
+  return section("Costs", "Counted while running: what one client sends, receives and computes in a round it takes part " +
+    "in, on average, and the traffic of a whole run.", table(columns, lines, { label: "Costs" }));
 }
 
 function paperPart(block) {
