@@ -59,7 +59,10 @@ def cell(clusterer: str, world: str, clients: int) -> dict[str, object]:
 def exponent(rows: list[dict[str, object]]) -> float:
     """e of CPU seconds ∝ clientsᵉ from 20,000 clients on."""
     large = [(float(str(r["clients"])), float(str(r["cpu_seconds"]))) for r in rows if int(str(r["clients"])) >= 20_000]
-    return float(np.polyfit(*np.log(np.array(large)).T, 1)[0]) if len(large) > 1 else float("nan")
+    if len(large) < 2:
+        return float("nan")
+    clients, seconds = np.log(np.array(large)).T
+    return float(np.polyfit(clients, seconds, 1)[0])
 
 
 def table(rows: list[dict[str, object]]) -> str:

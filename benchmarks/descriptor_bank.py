@@ -23,7 +23,8 @@ from tqdm import tqdm
 from fedflux.experiments.config import make_config
 from fedflux.experiments.presets import preset
 from fedflux.experiments.recluster import recluster
-from fedflux.experiments.runner import DESCRIPTOR_FILE, run_config
+from fedflux.experiments.run_folder import DESCRIPTOR_FILE
+from fedflux.experiments.runner import run_config
 
 SHIFTS = ("px", "py", "pygx", "pxgy")
 SIX = [*((shift, "independent") for shift in SHIFTS), ("pygx", "shared"), ("pxgy", "shared")]
@@ -90,10 +91,10 @@ def score(bank: Path) -> str:
         "| dataset | clients | data | shift | patterns | cells | " + " | ".join(CLUSTERERS) + " | ARI, calibrated |"
     ]
     lines.append("|---" * (7 + len(CLUSTERERS)) + "|")
-    for key, found in sorted(rows.items()):
+    for place, found in sorted(rows.items()):
         figures = [f"{np.mean([r for r, _ in found[n]]):.3f} ({min(r for r, _ in found[n]):.3f})" for n in CLUSTERERS]
         ari = np.mean([a for _, a in found["calibrated"]])
-        lines.append(f"| {' | '.join(key)} | {len(found['calibrated'])} | {' | '.join(figures)} | {ari:.3f} |")
+        lines.append(f"| {' | '.join(place)} | {len(found['calibrated'])} | {' | '.join(figures)} | {ari:.3f} |")
     return "\n".join(lines)
 
 

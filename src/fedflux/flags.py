@@ -51,7 +51,7 @@ PARTITION: dict[str, tuple[Any, str]] = {
     "seed": (int, f"the paper's folds are 42 to 46 {default('seed')}"),
 }
 CLUSTERING: dict[str, tuple[Any, str]] = {
-    "clusters": (str, "number of clusters for kmeans, or 'true'"),
+    "clusters": (str, "number of clusters: of kmeans, or 'true'; of methods that need it (default: the true one)"),
     "clusterer": (str, f"{', '.join(CLUSTERERS)} {default('clusterer')}"),
     "significance": (float, f"calibrated: chance of splitting a uniform federation {default('significance')}"),
     "eps_scale": (float, f"adaptive-dbscan's factor on the radius {by_dataset('eps_scale')}"),
@@ -59,6 +59,7 @@ CLUSTERING: dict[str, tuple[Any, str]] = {
 TRAINING: dict[str, tuple[Any, str]] = {
     "participation": (float, f"share of clients in each round {default('participation')}"),
     "algorithm": (str, f"{', '.join(ALGORITHMS)} {default('algorithm')}"),
+    "preset": (str, "tuned: each method's own learning rate; flux-paper: the choices of the paper's harness"),
     **CLUSTERING,
     "cluster_round": (str, "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
     "assignment": (str, f"late and unseen clients: calibrated or euclidean {default('assignment')}"),

@@ -9,7 +9,9 @@ import pytest
 
 import fedflux
 from fedflux import cli
+from fedflux.algorithms import ALGORITHMS
 from fedflux.errors import FedfluxError
+from fedflux.experiments import presets
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.presets import PRESETS
 
@@ -166,6 +168,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 OTHER: dict[str, Any] = {
     "finetune": 3,
+    "preset": "flux-paper",
     "dataset": "npz",
     "data_dir": "/data/it's mine $HOME/a b.npz",
     "shift": "pxgy+py",
@@ -231,3 +234,22 @@ def test_the_command_of_the_defaults_is_short() -> None:
 def test_the_facade_takes_the_same_settings() -> None:
     with pytest.raises(FedfluxError, match="unknown setting 'levels': did you mean 'level'"):
         fedflux.run(levels=3)
+
+
+def test_a_tuned_rate_comes_from_the_file_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"fedavg": 0.03}, "validation": {}}})
+    told = {"preset": "tuned", "algorithm": "fedavg"}
+    assert make_config(told).lr == 0.03
+    assert make_config({**told, "lr": 0.2}).lr == 0.2
+    with pytest.raises(FedfluxError, match="no rate for fedavg on mnist: it was tuned on digits"):
+        make_config({**told, "dataset": "mnist"})
+    with pytest.raises(FedfluxError, match="no rate for local on digits: it was tuned on nothing"):
+        make_config({**told, "algorithm": "local"})
+
+
+def test_the_tuned_rates_are_of_known_methods_and_the_best_of_their_validation() -> None:
+    for dataset, found in presets.tuned().items():
+        assert dataset in PRESETS
+        for name, rate in found["rates"].items():
+            assert name in ALGORITHMS
+            assert found["validation"][name][str(rate)] == max(found["validation"][name].values())

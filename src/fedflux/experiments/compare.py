@@ -7,6 +7,7 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from typing import Any
 
+from fedflux.algorithms import READS
 from fedflux.data.dataset import Dataset
 from fedflux.data.partition import count_clients
 from fedflux.data.sources import load
@@ -147,9 +148,9 @@ def _check_out(out: Path) -> None:
 
 
 def _readable(told: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings of one cell; the number of clusters is only told to the algorithm that takes it."""
+    """The settings of one cell; the number of clusters is only told to algorithms that take it."""
     cell = {**told, **place}
-    if place["algorithm"] != "flux":
+    if "clusters" not in READS[place["algorithm"]]:
         cell.pop("clusters", None)
     return cell
 

@@ -15,7 +15,7 @@ from fedflux.data import Partition
 from fedflux.data.levels import check_level
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
-from fedflux.experiments.presets import preset
+from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 
@@ -40,6 +40,7 @@ class RunConfig:
     samples_per_client: int | None = None
     participation: float = 1.0
     algorithm: str = "flux"
+    preset: Literal["tuned", "flux-paper"] | None = None
     clusters: int | Literal["true"] | None = None
     clusterer: str = "calibrated"
     significance: float = ALPHA
@@ -157,7 +158,11 @@ def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
             raise unknown("setting", key, known)
     begun = {key: value for key, value in _begun(given).items() if key in known and key != "out"}
     told = {key: _typed(key, value, known[key]) for key, value in {**begun, **given}.items()}
-    return RunConfig(**{**preset(told.get("dataset", "digits")), **told})
+    dataset = told.get("dataset", "digits")
+    defaults = preset(dataset)
+    if told.get("preset") == "tuned":
+        defaults["lr"] = tuned_rate(dataset, told.get("algorithm", RunConfig.algorithm))
+    return RunConfig(**{**defaults, **told})
 
 
 def _begun(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -76,7 +76,8 @@ def label(config: RunConfig) -> str:
 def group(config: RunConfig, checksum: str) -> str:
     """In words, the settings that runs must share to be comparable: all but the grid and the algorithms' own."""
     told, usual = determines(config), _defaults(config)
-    shared = {key: value for key, value in told.items() if key not in {*GRID, *_CHOSEN, "dataset", "clients"}}
+    own = {*GRID, *_CHOSEN, "dataset", "clients", *(["lr"] if config.preset == "tuned" else [])}
+    shared = {key: value for key, value in told.items() if key not in own}
     differing = [
         f"{key.replace('_', '-')} {value}"
         for key, value in shared.items()

@@ -1,8 +1,13 @@
-"""Defaults by dataset: the paper's settings where it has them (App. "Models and Hyper-parameter Settings")."""
+"""Defaults by dataset, the paper's settings where it has them (App. "Models and Hyper-parameter Settings"), and others
+by name: `tuned` gives every method the learning rate that suits it, `flux-paper` the choices of the paper's harness.
+"""
 
+from functools import cache
+from importlib.resources import files
+from json import loads
 from typing import Any
 
-from fedflux.errors import unknown
+from fedflux.errors import FedfluxError, unknown
 
 COMMON: dict[str, Any] = {
     "model": "lenet5",
@@ -32,3 +37,19 @@ def preset(dataset: str) -> dict[str, Any]:
     if dataset not in PRESETS:
         raise unknown("dataset", dataset, PRESETS)
     return {**COMMON, **PRESETS[dataset]}
+
+
+def tuned_rate(dataset: str, algorithm: str) -> float:
+    """The learning rate chosen for a method on a dataset, by validation at level 4, seed 42 (see tuned.json)."""
+    rates = tuned().get(dataset, {}).get("rates", {})
+    if algorithm not in rates:
+        known = ", ".join(name for name, found in tuned().items() if algorithm in found["rates"]) or "nothing"
+        raise FedfluxError(f"--preset tuned has no rate for {algorithm} on {dataset}: it was tuned on {known}")
+    return float(rates[algorithm])
+
+
+@cache
+def tuned() -> dict[str, Any]:
+    """The file of tuned rates: by dataset, the rates and the validation accuracies that decided them."""
+    found: dict[str, Any] = loads(files("fedflux.experiments").joinpath("tuned.json").read_text(encoding="utf-8"))
+    return found
