@@ -16,7 +16,9 @@ from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusterer
 
 TRAINING = Training(epochs=1, batch_size=16, lr=0.05, momentum=0.9)
-SETTINGS = Settings(rounds=4, training=TRAINING, seed=5, clusterer=Clusterer("agglomerative"), cluster_round=2)
+SETTINGS = Settings(
+    rounds=4, training=TRAINING, seed=5, clusters=2, clusterer=Clusterer("agglomerative"), cluster_round=2
+)
 
 
 @pytest.fixture(scope="module")

@@ -1,5 +1,6 @@
 """Federations and cohorts: what algorithms see, and what stays locked away."""
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
@@ -112,3 +113,40 @@ def test_clients_may_change_their_tensors_without_touching_the_dataset() -> None
     assert pictures().checksum == before
     assert np.array_equal(data.train.x, pictures().train.x)
     assert np.array_equal(data.train.y, pictures().train.y)
+
+
+@pytest.mark.parametrize("more", [{}, {"strength": 0.5}, {"duplicate": 3}])
+def test_a_limited_federation_holds_a_fixed_sample_of_the_same_examples(more) -> None:
+    federation = made(**more)
+    limited = federation.limited(7)
+    assert limited is federation.limited(7)
+    assert limited is not federation.limited(8)
+    for k in range(5):
+        whole, some = federation.materialise(k, "train"), limited.materialise(k, "train")
+        assert len(some) == limited.size(k, "train") == 7
+        positions = [whole.rows.tolist().index(row) for row in some.rows]
+        assert some.x.equal(whole.x[positions])
+        assert some.y.equal(whole.y[positions])
+        assert len(set(some.rows)) == 7
+        assert limited.materialise(k, "test").x.equal(federation.materialise(k, "test").x)
+    again = made(**more).limited(7)
+    np.testing.assert_array_equal(again.materialise(2, "train").rows, limited.materialise(2, "train").rows)
+
+
+def test_a_cohort_is_limited_only_where_somebody_holds_more() -> None:
+    federation = made()
+    cohort = federation.cohort([1, 3], round=2)
+    held = federation.size(1, "train")
+    assert cohort.limited(held) is cohort
+    few = cohort.limited(5)
+    assert few.federation is federation.limited(5)
+    assert (few.ids, few.round) == ((1, 3), 2)
+    assert few.sizes("train").tolist() == [5, 5]
+    assert federation.limited(10**6).size(1, "train") == held
+
+
+def test_a_blind_federation_is_limited_blindly_and_samples_do_not_travel() -> None:
+    federation = made()
+    federation.limited(5)
+    assert "may not read" in error_of(lambda: federation.blind().limited(5).truth)
+    assert pickle.loads(pickle.dumps(federation))._samples == {}

@@ -5,9 +5,14 @@ from dataclasses import replace
 from typing import Any
 
 from fedflux.algorithms.base import Algorithm, Described, RoundMetrics, Settings
+from fedflux.algorithms.cfl import Cfl
 from fedflux.algorithms.describe import DescriptorSettings
 from fedflux.algorithms.fedavg import FedAvg
+from fedflux.algorithms.feddrift import FedDrift
+from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
+from fedflux.algorithms.haccs import Haccs
+from fedflux.algorithms.ifca import Ifca
 from fedflux.algorithms.local import Local
 from fedflux.errors import unknown
 
@@ -37,6 +42,11 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "oracle": lambda settings: Flux(settings, grouping="true"),
     "flux": Flux,
     "flux-prior": _flux_prior,
+    "ifca": Ifca,
+    "fesem": Fesem,
+    "cfl": Cfl,
+    "haccs": Haccs,
+    "feddrift": FedDrift,
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
@@ -48,6 +58,11 @@ READS: dict[str, frozenset[str]] = {
     "oracle": _ONE_MODEL | _DESCRIPTION,
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
+    "ifca": _ONE_MODEL | {"clusters"},
+    "fesem": _ONE_MODEL | {"clusters"},
+    "cfl": _ONE_MODEL,
+    "haccs": _ONE_MODEL,
+    "feddrift": _ONE_MODEL,
 }
 """Which of the settings that not everyone reads each algorithm reads; the others cannot change its numbers."""
 

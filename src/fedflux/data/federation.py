@@ -61,16 +61,19 @@ class Federation:
     duplicate: int = 1
     """How often a client holds each row of its training part. Validation and test parts hold theirs once, since copies
     there would change no mean; and as copies are made after the parts are cut, no training example is among them."""
+    most: int | None = None
+    """At most so many training examples a client: a sample of them, without copies (`limited`)."""
     _truth: NDArray[np.int64] | None = None
     _blind: bool = False
     _cache: ByteCache[Labelled] = field(default_factory=ByteCache, repr=False)
+    _samples: dict[int, "Federation"] = field(default_factory=dict, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def __getstate__(self) -> dict[str, object]:
         """What another process needs: all but the clients made so far."""
-        return {**self.__dict__, "_cache": ByteCache()}
+        return {**self.__dict__, "_cache": ByteCache(), "_samples": {}}
 
     @property
     def classes(self) -> int:
@@ -95,7 +98,16 @@ class Federation:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
         dataset = replace(self.dataset, client_clusters=None)
-        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True)
+        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True, _samples={})
+
+    def limited(self, most: int) -> "Federation":
+        """The same clients with a fixed sample of at most `most` of their training examples each.
+
+        Asked again it is the same object, so that engines that keep data by federation find it again.
+        """
+        if most not in self._samples:
+            self._samples[most] = replace(self, most=most, duplicate=1, _cache=ByteCache(), _samples={})
+        return self._samples[most]
 
     def cohort(self, ids: Sequence[int] | NDArray[np.int64], round: int = 0) -> "Cohort":
         """Some clients in the given round, in id order."""
@@ -103,7 +115,10 @@ class Federation:
 
     def size(self, client: int, split: Split) -> int:
         """How many examples a client holds, without making them."""
-        return len(getattr(self.rows[client], split)) * (self.duplicate if split == "train" else 1)
+        held = len(getattr(self.rows[client], split))
+        if split != "train":
+            return held
+        return held * self.duplicate if self.most is None else min(held, self.most)
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
         """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round.
@@ -130,6 +145,10 @@ class Federation:
         x, y = pattern.transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if x.dtype != np.uint8:
             x = x.astype(np.float32)
+        if split == "train" and self.most is not None and len(rows) > self.most:
+            # drawn from the finished examples, so that each looks as it does in the whole
+            chosen = np.sort(stream(self.seed, "limited", client=client).choice(len(rows), self.most, replace=False))
+            x, y, rows = x[chosen], y[chosen], rows[chosen]
         return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), rows)
 
 
@@ -180,6 +199,12 @@ class Cohort:
             held += size
         if part:
             yield replace(self, ids=tuple(part))
+
+    def limited(self, most: int) -> "Cohort":
+        """The same members with at most `most` training examples each; itself where nobody holds more."""
+        if all(self.federation.size(client, "train") <= most for client in self.ids):
+            return self
+        return replace(self, federation=self.federation.limited(most))
 
     def data(self, client: int, split: Split) -> Labelled:
         """One member's labelled examples."""
