@@ -253,7 +253,10 @@ def _same(one: Any, other: Any) -> bool:
 
 def _same_parts(one: tuple[dict[str, torch.Tensor], Any], other: tuple[dict[str, torch.Tensor], Any]) -> bool:
     tensors, others = one[0], other[0]
-    equal = (
-        all(torch.equal(tensors[name], others[name]) for name in tensors) if tensors.keys() == others.keys() else False
-    )
-    return equal and one[1] == other[1]
+    if tensors.keys() != others.keys() or one[1] != other[1]:
+        return False
+    return all(_equal(tensors[name].numpy(), others[name].numpy()) for name in tensors)
+
+
+def _equal(one: NDArray[Any], other: NDArray[Any]) -> bool:
+    return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")

@@ -155,11 +155,16 @@ def row_distances(p: NDArray[np.floating], q: NDArray[np.floating], distance: st
 
 
 def optics(distances: NDArray[np.float64], near: float | None = None) -> NDArray[np.int64]:
-    """OPTICS with at least two clients a cluster, cut by steepness or at `near`; noise becomes clusters of one."""
+    """OPTICS with at least two clients a cluster, cut by steepness or at `near`; noise becomes clusters of one.
+
+    OPTICS depends on the order of its points, so clients are put in an order that does not depend on their numbers.
+    """
     if len(distances) < 2:
         return np.zeros(len(distances), dtype=np.int64)
     cut = {"cluster_method": "xi"} if near is None else {"cluster_method": "dbscan", "eps": near}
-    labels = OPTICS(min_samples=2, metric="precomputed", **cut).fit(distances).labels_.astype(np.int64)
+    order = np.lexsort(np.sort(np.round(distances, 9), axis=1).T)
+    found = OPTICS(min_samples=2, metric="precomputed", **cut).fit(distances[np.ix_(order, order)]).labels_
+    labels = found[np.argsort(order)].astype(np.int64)
     alone = np.flatnonzero(labels < 0)
     labels[alone] = labels.max() + 1 + np.arange(len(alone))
     return np.asarray(labels)
