@@ -167,7 +167,8 @@ def optics(distances: NDArray[np.float64], near: float | None = None) -> NDArray
     labels = found[np.argsort(order)].astype(np.int64)
     alone = np.flatnonzero(labels < 0)
     labels[alone] = labels.max() + 1 + np.arange(len(alone))
-    return np.asarray(labels)
+    _, first, index = np.unique(labels, return_index=True, return_inverse=True)
+    return np.asarray(np.argsort(np.argsort(first))[index], dtype=np.int64)  # numbered as they first appear
 
 
 def nearest(distances: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

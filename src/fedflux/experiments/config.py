@@ -10,7 +10,7 @@ from shlex import quote
 from types import NoneType, UnionType
 from typing import Any, Literal, get_args, get_origin
 
-from fedflux.algorithms import ALGORITHMS, DescriptorSettings, Settings
+from fedflux.algorithms import ALGORITHMS, READS, DescriptorSettings, Settings
 from fedflux.data import Partition
 from fedflux.data.levels import check_level
 from fedflux.engine import Training
@@ -92,8 +92,8 @@ class RunConfig:
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
             raise unknown("algorithm", self.algorithm, ALGORITHMS)
-        if self.until == "clustered" and self.algorithm in ("local", "fedavg"):
-            raise FedfluxError(f"--until clustered: {self.algorithm} makes no clusters; use flux")
+        if self.until == "clustered" and "cluster_round" not in READS[self.algorithm]:
+            raise FedfluxError(f"--until clustered: {self.algorithm} makes no descriptors to cluster; use flux")
         self.partition()
 
     def partition(self) -> Partition:
