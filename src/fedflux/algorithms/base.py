@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -143,7 +143,7 @@ class Undescribed:
         """Never."""
         return False
 
-    def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+    def complete(self, state: Any, clients: Cohort, engine: Engine) -> tuple[Any, RoundMetrics]:
         """Everyone has a model already."""
         return state, RoundMetrics()
 
