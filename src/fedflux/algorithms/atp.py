@@ -66,18 +66,19 @@ class RateRule:
 
     lr: float
 
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
         """No memory."""
+        return {}
 
     def step(
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: None,
+        memory: Parameters,
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], None]:
+    ) -> tuple[tuple[Parameters, ...], Parameters]:
         """Adapt from w, see how well that did, and move the rates."""
         w, rates = params
         h = directions(operations, w, batch.x, batch.mean)

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, told_clusters, validated
 from fedflux.algorithms.mixture import Floats, responsibilities, settled, train_mixture
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Predictor, Stack
+from fedflux.engine import Engine, Key, Predictor, Stack
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,12 +29,14 @@ class FedEMState:
 class FedEM(Undescribed):
     """Marfoq et al., NeurIPS 2021.
 
-    The loss of model m is weighted by q(m), so that at the start, where q is about 1/M, it learns with about 1/M of the
-    learning rate. The authors tuned it to three to five times FedAvg's, for M = 3; here it is the protocol's. Their
-    weight decay and step schedule are left out, as for every method.
+    The loss of model m is weighted by q(m), which is about 1/M at the start, so that it learns with a fraction 1/M of
+    the learning rate. The authors tuned that to three to five times FedAvg's for M = 3; here it is M times the
+    protocol's unless told otherwise. Their weight decay and step schedule are left out, as for every method.
     """
 
     settings: Settings
+    lr_factor: float | None = None
+    """What the learning rate is multiplied by; None: M."""
     revision: ClassVar[int] = 1
     name: ClassVar[str] = "fedem"
 
@@ -55,13 +57,16 @@ class FedEM(Undescribed):
             state = _with_weights(state, ids, [one.mean(axis=0) for one in q])
             state = self._after_estimation(state, cohort, q, metrics)
         with metrics.timed("training"):
-            models = train_mixture(state.models, cohort, engine, self.settings, state.round, q, state.pi[ids])
+            factor = count if self.lr_factor is None else self.lr_factor
+            training = replace(self.settings.training, lr=factor * self.settings.training.lr)
+            key = Key(self.settings.seed, state.round)
+            models = train_mixture(state.models, cohort, engine, training, key, q, state.pi[ids])
         took_part = state.took_part.copy()
         took_part[ids] = True
         state = replace(state, models=models, took_part=took_part)
         metrics.send(cohort, up=count * models.model_bytes(), down=count * models.model_bytes())
-        training = count * self.settings.training.epochs
-        metrics.count(cohort, models_down=count, models_up=count, forward=count, training=training)
+        passes = count * training.epochs
+        metrics.count(cohort, models_down=count, models_up=count, forward=count, training=passes)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 

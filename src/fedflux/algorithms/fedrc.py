@@ -29,8 +29,8 @@ class FedRCState(FedEMState):
 class FedRC(FedEM):
     """Guo, Tang and Lin, ICML 2024: P(y|x; θ_m) of FedEM becomes P(y|x; θ_m) / P(y; θ_m).
 
-    C is uniform in the first round, which is therefore FedEM's. As there, the authors' larger learning rate (0.06) is
-    exchanged for the protocol's.
+    C is uniform in the first round, which is therefore FedEM's. So is the choice of learning rate: the authors' own is
+    0.06, several times what FedAvg is given.
     """
 
     revision: ClassVar[int] = 1

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedflux.algorithms.base import Settings, aggregate
+from fedflux.algorithms.base import aggregate
 from fedflux.data import Cohort
-from fedflux.engine import Engine, Job, Key, Stack
+from fedflux.engine import Engine, Job, Key, Stack, Training
 from fedflux.engine.rules import Batch, Extras, Operations, Sgd
 from fedflux.engine.stack import Parameters
 
@@ -71,7 +71,7 @@ class WeightedLoss:
 
 
 def train_mixture(
-    models: Stack, cohort: Cohort, engine: Engine, settings: Settings, round: int, q: Sequence[Floats], pi: Floats
+    models: Stack, cohort: Cohort, engine: Engine, training: Training, key: Key, q: Sequence[Floats], pi: Floats
 ) -> Stack:
     """M-step of the models: every member trains each of them on its share q, and θ_m ← Σ_i n_i θ_im / Σ_i n_i.
 
@@ -80,7 +80,7 @@ def train_mixture(
     every = range(len(models))
     jobs = [Job(client, (m,)) for client in cohort for m in every]
     weights = [{"weights": torch.from_numpy(one[:, m].astype(np.float32))} for one in q for m in every]
-    rule = WeightedLoss(Sgd(settings.training.lr, settings.training.momentum))
-    trained = engine.train(models, cohort, jobs, settings.training, Key(settings.seed, round), rule, weights)
+    rule = WeightedLoss(Sgd(training.lr, training.momentum))
+    trained = engine.train(models, cohort, jobs, training, key, rule, weights)
     sizes = np.repeat(cohort.sizes("train"), len(models)) * (pi.ravel() > 0)
     return aggregate(models, trained, np.tile(np.arange(len(models)), len(cohort)), sizes)

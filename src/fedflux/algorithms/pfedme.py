@@ -73,15 +73,16 @@ class PFedMeState:
 class PFedMe(Undescribed):
     """Dinh, Tran and Nguyen, NeurIPS 2020, with batches drawn by epochs as in the shared protocol.
 
-    λ = 15, five inner steps, personal learning rate 0.09, decay 0.001 and β = 1 are the authors' for a network on
-    MNIST; η is the protocol's learning rate.
+    λ = 15, five inner steps, decay 0.001 and β = 1 are the authors', η is the protocol's learning rate. The authors'
+    personal learning rates lie between 0.01 and 0.1. Of these 0.03 is taken: an inner step is stable up to a curvature
+    of 2/η_p − λ, which is 52 then and only 7 for 0.09, and five steps still close 95 % of the way.
     """
 
     settings: Settings
     strength: float = 15.0
     """λ: how strongly θ_i is held to w."""
     steps: int = 5
-    personal_lr: float = 0.09
+    personal_lr: float = 0.03
     decay: float = 0.001
     beta: float = 1.0
     """The server's step: w ← (1 − β) w + β Σ_i n_i w_i / Σ_i n_i."""
