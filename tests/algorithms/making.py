@@ -59,7 +59,7 @@ def apart(one: Stack, two: Stack) -> float:
 def permuted(federation: Federation, order: Sequence[int]) -> Federation:
     """The same clients under other ids: client k is the old client order[k]."""
     whole = federation.patterns._patterns  # type: ignore[attr-defined]
-    rows, patterns = ([kept[k] for k in order] for kept in (federation.rows, whole))
+    rows, patterns = [federation.rows[k] for k in order], [whole[k] for k in order]
     return replace(federation, rows=rows, patterns=patterns, _blind=False, _cache=type(federation._cache)()).blind()
 
 

@@ -91,7 +91,7 @@ def test_fedrc_begins_as_fedem_and_then_parts_from_it() -> None:
 def test_marginals_are_the_responsible_shares_of_the_labels(federation: Federation, engine: Engine) -> None:
     algorithm = FedRC(SETTINGS)
     begin = algorithm.init(federation, engine)
-    after, _ = algorithm.round(begin, federation.cohort(range(6), 1), engine)
+    after, _ = play(algorithm, federation, engine, rounds=1)
     sums = np.zeros((3, 10))
     for client, losses in enumerate(engine.losses(begin.models, federation.cohort(range(6)), "train")):
         q = np.exp(-losses.astype(np.float64))

@@ -1,6 +1,7 @@
 """pFedMe: the proximal point in closed form, its limit, and whose models are answered with."""
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -8,7 +9,7 @@ import torch
 from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, permuted, play, same
 from torch import Tensor
 
-from fedflux.algorithms import FedAvg
+from fedflux.algorithms import Algorithm, FedAvg
 from fedflux.algorithms.pfedme import Envelope, PFedMe
 from fedflux.data import Federation
 from fedflux.engine import Engine, LoopEngine
@@ -77,9 +78,10 @@ def test_a_strong_pull_is_fedavg(federation: Federation) -> None:
 
 
 def test_clients_answer_with_their_own_model(federation: Federation, engine: Engine) -> None:
-    algorithm = PFedMe(SETTINGS)
+    algorithm: Algorithm[Any] = PFedMe(SETTINGS)
     state, _ = play(algorithm, federation, engine, members=lambda r: [0, 1, 2] if r < 3 else [2, 3])
     known = algorithm.known(state, federation.cohort([1, 3, 5]), engine)
+    assert known is not None
     assert known.weights.argmax(axis=1).tolist() == [0, 1, 3]
     assert same(known.stack, known.stack.together([state.personal.take([1, 3, 5]), state.model]))
     assert apart(state.personal.take([3]), state.model) > 1e-4
