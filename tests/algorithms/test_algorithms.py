@@ -148,7 +148,7 @@ def test_truth_is_needed_where_it_is_used(federation: Federation, engine: Engine
         make_algorithm("oracle", SETTINGS).init(without, engine)
 
 
-@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n != "local"])
+@pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in ("local", "pfedme")])
 def test_test_phase_cannot_see_labels(name: str, federation: Federation, engine: Engine) -> None:
     """Whatever labels ride along, even as a labelled record, the chosen models stay the same."""
     algorithm, state, _, view = play(name, federation, engine)

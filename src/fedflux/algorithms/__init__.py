@@ -4,16 +4,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+from fedflux.algorithms.apfl import Apfl
+from fedflux.algorithms.atp import Atp
 from fedflux.algorithms.base import Algorithm, Described, RoundMetrics, Settings
 from fedflux.algorithms.cfl import Cfl
 from fedflux.algorithms.describe import DescriptorSettings
 from fedflux.algorithms.fedavg import FedAvg
 from fedflux.algorithms.feddrift import FedDrift
+from fedflux.algorithms.fedem import FedEM
+from fedflux.algorithms.fedrc import FedRC
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
 from fedflux.algorithms.haccs import Haccs
 from fedflux.algorithms.ifca import Ifca
 from fedflux.algorithms.local import Local
+from fedflux.algorithms.pfedme import PFedMe
 from fedflux.errors import unknown
 
 __all__ = [
@@ -47,6 +52,11 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "cfl": Cfl,
     "haccs": Haccs,
     "feddrift": FedDrift,
+    "fedem": FedEM,
+    "fedrc": FedRC,
+    "apfl": Apfl,
+    "pfedme": PFedMe,
+    "atp": Atp,
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
@@ -63,6 +73,11 @@ READS: dict[str, frozenset[str]] = {
     "cfl": _ONE_MODEL,
     "haccs": _ONE_MODEL,
     "feddrift": _ONE_MODEL,
+    "fedem": frozenset(("clusters",)),
+    "fedrc": frozenset(("clusters",)),
+    "apfl": frozenset(),
+    "pfedme": frozenset(),
+    "atp": frozenset(),
 }
 """Which of the settings that not everyone reads each algorithm reads; the others cannot change its numbers."""
 

@@ -122,8 +122,8 @@ class Algorithm(Protocol[S]):
         A large federation is completed some clients at a time, so that it need not fit into memory.
         """
 
-    def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor:
-        """What clients of the federation answer with."""
+    def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor | None:
+        """What clients of the federation answer with; None where the method is for unlabelled clients only."""
 
     def unseen(self, state: S, features: Sequence[Features], engine: Engine) -> Predictor | None:
         """What unlabelled clients are given from their features alone; None where the method has no answer."""

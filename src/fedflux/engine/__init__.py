@@ -8,7 +8,7 @@ from fedflux.data import Federation
 from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
 from fedflux.engine.loop import LoopEngine, one_thread
-from fedflux.engine.predictor import Predictor
+from fedflux.engine.predictor import Adaptation, Predictor
 from fedflux.engine.processes import ProcessesEngine
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.stack import Stack
@@ -23,6 +23,7 @@ ENGINES: dict[str, Callable[..., Engine]] = {
 PRECISIONS = ("fp32", "fp32-strict", "bf16")
 
 __all__ = [
+    "Adaptation",
     "DivergedError",
     "Engine",
     "Job",

@@ -40,6 +40,10 @@ class Training:
     batch_size: int
     lr: float
     momentum: float
+    split: Split = "train"
+    """Which part of the client's data is passed over."""
+    evaluating: bool = False
+    """Layers as in evaluation: BatchNorm keeps its running statistics, dropout drops nothing."""
 
 
 class Statistic(Protocol[T]):

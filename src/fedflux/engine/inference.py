@@ -67,6 +67,8 @@ class BatchedEngine(LoopEngine):
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split."""
+        if predictor.adaptation is not None:
+            return super().evaluate(predictor, cohort, split)
         scores = np.full(len(cohort), np.nan)
         holders = [k for k, client in enumerate(cohort) if cohort.federation.size(client, split)]
         if holders:
@@ -78,6 +80,8 @@ class BatchedEngine(LoopEngine):
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
+        if predictor.adaptation is not None:
+            return super().predict(predictor, features)
         data = self._joined(features)
         found = self._mixed(predictor, list(range(len(features))), data).float().cpu().numpy()
         return np.split(found, data.bounds[1:-1])

@@ -14,8 +14,9 @@ from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.functional import Functional
+from fedflux.engine.normalisation import Normalisation
 from fedflux.engine.pooled import with_fused_pooling
-from fedflux.engine.predictor import Predictor
+from fedflux.engine.predictor import Adaptation, Predictor
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
@@ -50,6 +51,7 @@ class LoopEngine:
         self._functional = Functional(self._model)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
         self._has_batch_norm = has_batch_norm(model)
+        self._normalisation = Normalisation(self._model)
         self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(model)
         self.recipe: Recipe | None = None
@@ -94,11 +96,12 @@ class LoopEngine:
         """One job: its parameter sets after local training."""
         job = jobs[position]
         rule = rule or LossRule(Sgd(training.lr, training.momentum))
-        self._model.train()
-        data = cohort.data(job.client, "train")
+        self._model.train(not training.evaluating)
+        data = cohort.data(job.client, training.split)
         params = tuple(_own(start.row(model)) for model in job.models)
+        told = {name: tensor.to(self.device) for name, tensor in extras[position].items()} if extras else {}
         with self._random_layers(key, job.client):
-            params = self._train_one(data, params, training, key, job.client, rule, extras[position] if extras else {})
+            params = self._train_one(data, params, training, key, job.client, rule, told)
         return list(params)
 
     def _train_one(
@@ -183,7 +186,7 @@ class LoopEngine:
         used = np.flatnonzero(weights)
         mixed: Tensor | None = None
         for model in used:
-            outputs = self._outputs(predictor.stack.row(int(model)), data, self.apply).softmax(dim=1)
+            outputs = self._answers(predictor.stack.row(int(model)), data, predictor.adaptation).softmax(dim=1)
             mixed = outputs * float(weights[model]) if mixed is None else mixed + outputs * float(weights[model])
         if mixed is None:
             raise ValueError(f"client {client} of the predictor has no model")
@@ -194,9 +197,17 @@ class LoopEngine:
             outputs = [run(params, x).float() for _, x in self._chunks(data)]
             return torch.cat(outputs) if outputs else run(params, self._images(data.x.to(self.device))).float()
 
-    def _chunks(self, data: Features) -> Iterator[tuple[int, Tensor]]:
-        for begin in range(0, len(data), EVALUATION_BATCH):
-            yield begin, self._images(data.x[begin : begin + EVALUATION_BATCH].to(self.device))
+    def _answers(self, params: Parameters, data: Features, adaptation: Adaptation | None) -> Tensor:
+        """A model's logits, each batch's under the parameters adapted to it where there is an adaptation."""
+        if adaptation is None or not len(data):
+            return self._outputs(params, data, self.apply)
+        with torch.no_grad(), self._evaluating():
+            batches = [x for _, x in self._chunks(data, adaptation.batch_size)]
+            return torch.cat([self.apply(adaptation.adapt(self, params, x), x).float() for x in batches])
+
+    def _chunks(self, data: Features, size: int = EVALUATION_BATCH) -> Iterator[tuple[int, Tensor]]:
+        for begin in range(0, len(data), size):
+            yield begin, self._images(data.x[begin : begin + size].to(self.device))
 
     def _images(self, x: Tensor) -> Tensor:
         """Standardised pixels, in the precision of the parameters."""
@@ -217,9 +228,17 @@ class LoopEngine:
     def gradient(self, loss: Loss, at: Parameters) -> Parameters:
         """d loss / d at, by ordinary backpropagation."""
         leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
-        with torch.enable_grad():
+        with torch.enable_grad(), self._normalisation.differentiable(at):
             found = torch.autograd.grad(loss(leaves), list(leaves.values()))
         return dict(zip(leaves, found, strict=True))
+
+    def statistics(self, params: Parameters, x: Tensor) -> Parameters:
+        """Mean and unbiased variance of what each BatchNorm layer meets; empty where there is none."""
+        if not self._normalisation.layers:
+            return {}
+        with torch.no_grad(), self._normalisation.caught() as met:
+            self.apply(dict(params), x)
+        return met
 
     def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
         """left + factor · right, all tensors in one call."""

@@ -1,11 +1,25 @@
 """What a client answers with: a mixture of models' class probabilities."""
 
 from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
-from fedflux.engine.stack import Stack
+from fedflux.engine.rules import Operations
+from fedflux.engine.stack import Parameters, Stack
+
+
+class Adaptation(Protocol):
+    """How a model is fitted to each batch of unlabelled images before it answers for that batch."""
+
+    @property
+    def batch_size(self) -> int:
+        """Images answered at once, in the order in which they are asked."""
+
+    def adapt(self, operations: Operations, params: Parameters, x: Tensor) -> Parameters:
+        """The parameters for this batch, from those of the model as it was sent."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -16,6 +30,8 @@ class Predictor:
     weights: NDArray[np.float64]
     distances: NDArray[np.float64] | None = None
     """How far each client is from each model's data (clients × models), where the choice was made by a distance."""
+    adaptation: Adaptation | None = None
+    """What is done to a model before it answers; None: nothing."""
 
     @staticmethod
     def single(stack: Stack, chosen: NDArray[np.int64], distances: NDArray[np.float64] | None = None) -> "Predictor":

@@ -87,7 +87,7 @@ class ProcessesEngine:
     ) -> Stack:
         """Local training of every job."""
         clients = [job.client for job in jobs]
-        weights = [float(cohort.federation.size(job.client, "train") * len(job.models)) for job in jobs]
+        weights = [float(cohort.federation.size(job.client, training.split) * len(job.models)) for job in jobs]
         parts = self._map("train", (start, cohort, jobs, training, key, rule, extras), clients, weights, cohort)
         trained = Stack.join([row for rows in parts for row in rows])
         check_finite(trained, jobs, key)

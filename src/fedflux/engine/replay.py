@@ -64,16 +64,17 @@ class ReplayEngine(BatchedEngine):
     ) -> Stack:
         """Local training of every job in order."""
         rule = rule or LossRule(Sgd(training.lr, training.momentum))
-        self._model.train()
+        self._model.train(not training.evaluating)
         clients = sorted({job.client for job in jobs})
-        sizes = {client: cohort.federation.size(client, "train") for client in clients}
+        sizes = {client: cohort.federation.size(client, training.split) for client in clients}
         begins = dict(zip(clients, np.cumsum([0, *sizes.values()]), strict=False))
         steps = max(-(-size // training.batch_size) for size in sizes.values())
         rows: list[Parameters] = []
         for position, job in enumerate(jobs):
             sets: Sets = tuple(self._in_place(start.row(model)) for model in job.models)
             told = dict(extras[position]) if extras else {}
-            stepper = self._stepper(rule, cohort, tuple(clients), (steps, 1, training.batch_size), sets, told)
+            shape = (steps, 1, training.batch_size)
+            stepper = self._stepper(rule, cohort, tuple(clients), training, shape, sets, told)
             stepper.data.offsets.fill_(int(begins[job.client]))
             stepper.load(sets, told)
             self._epochs(stepper, sizes[job.client], job.client, training, key)
@@ -99,14 +100,16 @@ class ReplayEngine(BatchedEngine):
         rule: Rule,
         cohort: Cohort,
         clients: tuple[int, ...],
+        training: Training,
         shape: tuple[int, int, int],
         sets: Sets,
         extras: Extras,
     ) -> Stepper:
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kind = (rule, id(cohort.federation), clients, shape, len(sets), shapes)
+        kept_for = (training.split, training.evaluating)
+        kind = (rule, id(cohort.federation), clients, kept_for, shape, len(sets), shapes)
         if self._made is None or self._made[0] != kind:
-            held = self.resident(cohort, clients, "train")
+            held = self.resident(cohort, clients, training.split)
             data = Resident(held.x, held.y, torch.zeros(1, dtype=torch.int64, device=self.device))
             own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
             kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}

@@ -22,7 +22,7 @@ Loss = Callable[[Parameters], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Images, labels, and the position of each example in the client's training part."""
+    """Images, labels, and the position of each example in the part of the client's data that is trained on."""
 
     x: Tensor
     y: Tensor
@@ -47,7 +47,10 @@ class Operations(Protocol):
         """The tensors that training changes, without buffers and frozen parameters."""
 
     def gradient(self, loss: Loss, at: Parameters) -> Parameters:
-        """d loss / d at, name by name."""
+        """d loss / d at, name by name; in evaluation `at` may hold BatchNorm's running statistics too."""
+
+    def statistics(self, params: Parameters, x: Tensor) -> Parameters:
+        """In evaluation: mean and unbiased variance of what each BatchNorm layer meets, by its running statistics."""
 
     def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
         """left + factor · right, name by name."""

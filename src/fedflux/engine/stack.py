@@ -27,6 +27,11 @@ class Stack:
         """One row per set of parameters, in order."""
         return Stack({name: torch.stack([row[name] for row in rows]) for name in rows[0]})
 
+    @staticmethod
+    def together(stacks: Sequence["Stack"]) -> "Stack":
+        """The rows of several stacks, one stack after another."""
+        return Stack({name: torch.cat([stack.tensors[name] for stack in stacks]) for name in stacks[0].tensors})
+
     def __len__(self) -> int:
         return len(next(iter(self.tensors.values())))
 

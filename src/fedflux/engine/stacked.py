@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedflux.data import Cohort
+from fedflux.data import Cohort, Split
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.inference import BatchedEngine, OnDevice
 from fedflux.engine.loop import check_finite, has_batch_norm
@@ -32,6 +32,7 @@ class _Kind:
     """What a stepper can be used again for."""
 
     rule: Rule
+    evaluating: bool
     clients: tuple[int, ...]
     shape: tuple[int, int, int]
     sets: int
@@ -77,10 +78,10 @@ class StackedEngine(BatchedEngine):
         """Local training of all jobs side by side."""
         rule = rule or LossRule(Sgd(training.lr, training.momentum))
         told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
-        self._model.train()
+        self._model.train(not training.evaluating)
         size = self._chunk_size(start, cohort, jobs, training, rule, told)
         # clients of like size together, so that few steps run half empty
-        order = np.argsort([cohort.federation.size(job.client, "train") for job in jobs], kind="stable")
+        order = np.argsort([cohort.federation.size(job.client, training.split) for job in jobs], kind="stable")
         order = order if size < len(jobs) else np.arange(len(jobs))
         parts = [
             self._chunk(start, cohort, [jobs[k] for k in some], training, key, rule, [told[k] for k in some])
@@ -105,11 +106,12 @@ class StackedEngine(BatchedEngine):
     ) -> Stack:
         """Some jobs side by side; the result has axes (jobs, parameter sets, …)."""
         clients = tuple(job.client for job in jobs)
-        sizes = [cohort.federation.size(client, "train") for client in clients]
+        sizes = [cohort.federation.size(client, training.split) for client in clients]
         sets = _sets(start, jobs)
         together = _together(extras, self.device)
         steps = max(-(-size // training.batch_size) for size in sizes)
-        stepper = self._stepper(rule, cohort, clients, (steps, len(jobs), training.batch_size), sets, together)
+        shape = (steps, len(jobs), training.batch_size)
+        stepper = self._stepper(rule, cohort, clients, training, shape, sets, together)
         stepper.load(sets, together)
         for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
             stepper.begin(epoch.positions, epoch.real)
@@ -122,14 +124,15 @@ class StackedEngine(BatchedEngine):
         rule: Rule,
         cohort: Cohort,
         clients: tuple[int, ...],
+        training: Training,
         shape: tuple[int, int, int],
         sets: Sets,
         extras: Extras,
     ) -> Stepper:
         """One that was made before for clients of this shape and this data, or a new one."""
-        data = self._training_data(cohort, clients)
+        data = self._training_data(cohort, clients, training.split)
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kind = _Kind(rule, clients, shape, len(sets), shapes)
+        kind = _Kind(rule, training.evaluating, clients, shape, len(sets), shapes)
         found = self._steppers.get(kind)
         if found is not None and found.data is data:
             return found
@@ -149,9 +152,9 @@ class StackedEngine(BatchedEngine):
     def _fresh(self, rule: Rule) -> Any:
         return vmap(lambda sets: rule.start(Mapped(self), sets))
 
-    def _training_data(self, cohort: Cohort, clients: tuple[int, ...]) -> Resident:
-        """The clients' training parts on the device."""
-        held = self.resident(cohort, clients, "train")
+    def _training_data(self, cohort: Cohort, clients: tuple[int, ...], split: Split) -> Resident:
+        """What the clients train on, on the device."""
+        held = self.resident(cohort, clients, split)
         if held not in self._data:
             self._data = {kept: data for kept, data in self._data.items() if kept in self._resident.values()}
             offsets = torch.as_tensor(held.bounds[:-1], device=self.device)
@@ -191,7 +194,7 @@ class StackedEngine(BatchedEngine):
         pair = jobs[:2]
         clients = tuple(job.client for job in pair)
         sets = _sets(start, pair)
-        data = self._training_data(cohort, clients)
+        data = self._training_data(cohort, clients, training.split)
         where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)

@@ -22,7 +22,7 @@ Sets = tuple[Parameters, ...]
 
 @dataclass(frozen=True, eq=False)
 class Resident:
-    """The training parts of K clients on the device, one after another."""
+    """What K clients train on, on the device, one after another."""
 
     x: Tensor
     y: Tensor
@@ -43,7 +43,7 @@ class Advance(Protocol):
         real: Tensor | None,
         index: Tensor,
     ) -> tuple[Sets, Any]:
-        """`where`: (K, B) positions in each client's training part."""
+        """`where`: (K, B) positions in what each client trains on."""
 
 
 @dataclass(frozen=True)
@@ -64,6 +64,10 @@ class Mapped:
         """d loss / d at."""
         found: Parameters = grad(loss)(at)
         return found
+
+    def statistics(self, params: Parameters, x: Tensor) -> Parameters:
+        """Of BatchNorm layers: there are none in models that are mapped."""
+        return self.inner.statistics(params, x)
 
     def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
         """left + factor · right."""

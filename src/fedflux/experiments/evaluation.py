@@ -74,10 +74,11 @@ def evaluate(
     for part in everyone.parts("test") if config.until is None else ():
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
-        if config.finetune and "finetune" in READS[config.algorithm]:
-            last = Key(config.seed, config.rounds)
-            own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
-        known[ids] = engine.evaluate(own, part, "test")
+        if own is not None:
+            if config.finetune and "finetune" in READS[config.algorithm]:
+                last = Key(config.seed, config.rounds)
+                own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
+            known[ids] = engine.evaluate(own, part, "test")
         holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
@@ -86,7 +87,7 @@ def evaluate(
                 others = _answered_otherwise(predictor, holders, own, part)
                 if len(others):
                     rest = part.federation.cohort(np.array(holders.ids)[others])
-                    answer = Predictor(predictor.stack, predictor.weights[others])
+                    answer = replace(predictor, weights=predictor.weights[others], distances=None)
                     test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
                 placed += filter(None, [Placements.of(predictor, holders)])
         on_part(part)
@@ -97,12 +98,14 @@ def evaluate(
     return {**scores, **tuned, "worst": scores["known_worst"], "test_placements": listed}, placements
 
 
-def _answered_otherwise(predictor: Predictor, holders: Cohort, own: Predictor, part: Cohort) -> NDArray[np.int64]:
+def _answered_otherwise(
+    predictor: Predictor, holders: Cohort, own: Predictor | None, part: Cohort
+) -> NDArray[np.int64]:
     """Positions of the holders that the test phase gives other models than known association does.
 
     The rest are scored already: in a large federation that is most of the work.
     """
-    if predictor.stack is not own.stack:
+    if own is None or predictor.stack is not own.stack or predictor.adaptation is not own.adaptation:
         return np.arange(len(holders))
     weights = own.weights[np.searchsorted(part.ids, holders.ids)]
     return np.flatnonzero((weights != predictor.weights).any(axis=1))
