@@ -1,7 +1,7 @@
 """Stacked and replayed training against the loop: the same draws, the same steps, the same models."""
 
 from copy import deepcopy
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -67,6 +67,20 @@ def test_float64_training_agrees_to_rounding(model: str) -> None:
     two = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(5, 2))
     assert apart(one, two) < 1e-8
     assert apart(one, loop.initial()) > 1e-3  # something was learned
+
+
+@pytest.mark.parametrize("model", SHAPES)
+def test_training_on_another_part_in_evaluation_mode_agrees(model: str) -> None:
+    federation, loop, other = pair(model)
+    cohort = federation.cohort(range(len(federation)))
+    held = replace(TRAINING, split="validation", evaluating=True)
+    trained = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(5, 2))
+    one, two = (e.train(e.initial(), cohort, everyone(federation), held, Key(5, 2)) for e in (loop, other))
+    assert apart(one, two) < 1e-8
+    assert apart(two, trained) > 1e-3
+    for name, tensor in one.tensors.items():
+        if "running" in name:
+            assert torch.equal(tensor, loop.initial().take([0] * 4).tensors[name])
 
 
 @pytest.mark.parametrize("model", SHAPES)
