@@ -44,7 +44,7 @@ class OnDevice:
         return OnDevice(
             torch.cat([one.x for one in clients]).to(device),
             (torch.cat(labels) if labels else torch.zeros(0, dtype=torch.int64)).to(device),
-            np.cumsum([0, *(len(one) for one in clients)]),
+            np.cumsum([0, *(len(one.x) for one in clients)]),
             tuple(clients),
         )
 
@@ -78,13 +78,15 @@ class BatchedEngine(LoopEngine):
         """Class probabilities of every client's images."""
         data = self._joined(features)
         found = self._mixed(predictor, list(range(len(features))), data).float().cpu().numpy()
-        return np.split(found, data.bounds[1:-1])
+        parts = np.split(found, data.bounds[1:-1])
+        return [np.tile(part, (one.copies, 1)) for part, one in zip(parts, features, strict=True)]
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
         """Cross-entropy of every sample under every model."""
         data = self.resident(cohort, cohort.ids, split)
         rows = [cross_entropy(self._run(stack.row(m), data.x), data.y, reduction="none") for m in range(len(stack))]
-        return np.split(torch.stack(rows).float().cpu().numpy(), data.bounds[1:-1], axis=1)
+        parts = np.split(torch.stack(rows).float().cpu().numpy(), data.bounds[1:-1], axis=1)
+        return [np.tile(part, (1, one.copies)) for part, one in zip(parts, data.held, strict=True)]
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """A statistic of every client's latents; latents that were just made for the same clients are used again."""

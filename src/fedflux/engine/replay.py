@@ -67,7 +67,8 @@ class ReplayEngine(BatchedEngine):
         self._model.train()
         clients = sorted({job.client for job in jobs})
         sizes = {client: cohort.federation.size(client, "train") for client in clients}
-        begins = dict(zip(clients, np.cumsum([0, *sizes.values()]), strict=False))
+        stored = {client: cohort.federation.stored(client, "train") for client in clients}
+        begins = dict(zip(clients, np.cumsum([0, *stored.values()]), strict=False))
         steps = max(-(-size // training.batch_size) for size in sizes.values())
         rows: list[Parameters] = []
         for position, job in enumerate(jobs):
@@ -75,6 +76,7 @@ class ReplayEngine(BatchedEngine):
             told = dict(extras[position]) if extras else {}
             stepper = self._stepper(rule, cohort, tuple(clients), (steps, 1, training.batch_size), sets, told)
             stepper.data.offsets.fill_(int(begins[job.client]))
+            stepper.data.stored.fill_(max(stored[job.client], 1))
             stepper.load(sets, told)
             self._epochs(stepper, sizes[job.client], job.client, training, key)
             rows += [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
@@ -107,7 +109,7 @@ class ReplayEngine(BatchedEngine):
         kind = (rule, id(cohort.federation), clients, shape, len(sets), shapes)
         if self._made is None or self._made[0] != kind:
             held = self.resident(cohort, clients, "train")
-            data = Resident(held.x, held.y, torch.zeros(1, dtype=torch.int64, device=self.device))
+            data = Resident(held.x, held.y, *torch.ones(2, 1, dtype=torch.int64, device=self.device))
             own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
             kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}
             advance = single_advance(rule, self, self._pictures)

@@ -155,7 +155,8 @@ class StackedEngine(BatchedEngine):
         if held not in self._data:
             self._data = {kept: data for kept, data in self._data.items() if kept in self._resident.values()}
             offsets = torch.as_tensor(held.bounds[:-1], device=self.device)
-            self._data[held] = Resident(held.x, held.y, offsets)
+            stored = torch.as_tensor(np.diff(held.bounds).clip(1), device=self.device)
+            self._data[held] = Resident(held.x, held.y, offsets, stored)
         return self._data[held]
 
     def _chunk_size(

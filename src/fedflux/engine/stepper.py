@@ -22,12 +22,18 @@ Sets = tuple[Parameters, ...]
 
 @dataclass(frozen=True, eq=False)
 class Resident:
-    """The training parts of K clients on the device, one after another."""
+    """The training parts of K clients on the device, each example once."""
 
     x: Tensor
     y: Tensor
     offsets: Tensor
     """(K,): where each client begins."""
+    stored: Tensor
+    """(K,): how many examples of each lie there; further positions are copies, which begin again at the first."""
+
+    def rows(self, where: Tensor) -> Tensor:
+        """(K, B): where the examples at these positions of each client lie."""
+        return where % self.stored[:, None] + self.offsets[:, None]
 
 
 class Advance(Protocol):
@@ -96,7 +102,7 @@ def mapped_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
     def advance(
         params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
     ) -> tuple[Sets, Any]:
-        rows = (where + data.offsets[:, None]).reshape(-1)
+        rows = data.rows(where).reshape(-1)
         x = images(data.x.index_select(0, rows))
         x = x.reshape(*where.shape, *x.shape[1:])
         y = data.y.index_select(0, rows).reshape(where.shape)
@@ -113,7 +119,7 @@ def single_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
     def advance(
         params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
     ) -> tuple[Sets, Any]:
-        rows = where[0] + data.offsets[0]
+        rows = data.rows(where)[0]
         batch = Batch(images(data.x.index_select(0, rows)), data.y.index_select(0, rows), where[0])
         return rule.step(operations, params, memory, batch, extras, index[0])
 
