@@ -115,13 +115,14 @@ class Federation:
 
     def size(self, client: int, split: Split) -> int:
         """How many examples a client holds, copies included, without making them."""
-        return self.stored(client, split) * self._copies(split)
+        return self.stored(client, split) * self.copies(split)
 
     def stored(self, client: int, split: Split) -> int:
         """How many examples a client's tensors hold: each once, however many copies it has."""
         return len(getattr(self.rows[client], split))
 
-    def _copies(self, split: Split) -> int:
+    def copies(self, split: Split) -> int:
+        """How often clients hold each example that they store."""
         return self.duplicate if split == "train" else 1
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
@@ -131,7 +132,7 @@ class Federation:
         if held is None:
             held = self._make(client, split)
             self._cache.put(key, held, _bytes(held), self.cache_bytes)
-        copies = self._copies(split)
+        copies = self.copies(split)
         return held if copies == 1 else replace(held, copies=copies)
 
     def _make(self, client: int, split: Split) -> Labelled:

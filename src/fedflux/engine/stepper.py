@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
+from fedflux.engine.arena import OnDevice
 from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
 from fedflux.engine.stack import Parameters
 
@@ -34,6 +35,19 @@ class Resident:
     def rows(self, where: Tensor) -> Tensor:
         """(K, B): where the examples at these positions of each client lie."""
         return where % self.stored[:, None] + self.offsets[:, None]
+
+    @staticmethod
+    def of(held: OnDevice) -> "Resident":
+        """These clients first; others may follow at the same place."""
+        room = torch.zeros(2, len(held.sizes), dtype=torch.int64, device=held.x.device)
+        made = Resident(held.x, held.y, room[0], room[1])
+        made.turn_to(held)
+        return made
+
+    def turn_to(self, held: OnDevice) -> None:
+        """Take other clients of the same tensor from here on."""
+        self.offsets.copy_(torch.from_numpy(held.begins))
+        self.stored.copy_(torch.from_numpy(held.sizes.clip(1)))
 
 
 class Advance(Protocol):
@@ -199,6 +213,11 @@ class Stepper:
         self._pool = graph.pool()
         copy_into(state, kept)
         return graph
+
+
+def room_for(steps: int) -> int:
+    """Steps that a stepper sets aside: the next power of two, so that cohorts of unlike sizes can share one."""
+    return 1 << max(steps - 1, 0).bit_length()
 
 
 def _own(tensor: Tensor) -> Tensor:
