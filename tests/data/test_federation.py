@@ -50,7 +50,7 @@ def test_features_carry_no_labels() -> None:
     for features, k in zip(cohort.features("test"), cohort, strict=True):
         assert type(features) is Features
         assert not isinstance(features, Labelled)
-        assert list(vars(features)) == ["x"]
+        assert list(vars(features)) == ["x", "copies"]
         assert features.x.equal(cohort.data(k, "test").x)
         assert len(features) == 20
 

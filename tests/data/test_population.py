@@ -89,8 +89,13 @@ def test_duplicates_repeat_the_training_part_alone(shift) -> None:
     for k in range(4):
         for split in ("validation", "test"):
             assert once.materialise(k, split).x.equal(thrice.materialise(k, split).x)
-        one, three = once.materialise(k, "train"), thrice.materialise(k, "train")
-        assert thrice.size(k, "train") == len(three) == 3 * len(one)
+        one, stored = once.materialise(k, "train"), thrice.materialise(k, "train")
+        assert stored.x.equal(one.x)
+        assert thrice.stored(k, "train") == len(stored.x) == len(stored.y) == len(stored.rows) == len(one)
+        assert thrice.size(k, "train") == len(stored) == len(stored.features()) == 3 * len(one)
+        three = stored.repeated()
+        assert three.copies == 1
+        assert len(three) == 3 * len(one)
         assert three.x.equal(one.x.repeat(3, 1, 1, 1))
         assert three.y.equal(one.y.repeat(3))
         assert three.rows.tolist() == one.rows.tolist() * 3
@@ -102,8 +107,10 @@ def test_duplicates_repeat_the_training_part_alone(shift) -> None:
 
 def test_copies_of_a_softly_turned_image_are_copies() -> None:
     data = partition(pictures(), Partition("px", 4, 2, strength=0.3, duplicate=2)).materialise(0, "train")
-    half = len(data) // 2
-    assert data.x[:half].equal(data.x[half:])
+    half = len(data.x)
+    assert len(data) == 2 * half
+    whole = data.repeated()
+    assert whole.x[:half].equal(whole.x[half:])
 
 
 def test_data_with_its_own_clients_may_be_repeated() -> None:

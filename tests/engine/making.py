@@ -110,3 +110,18 @@ class Dropping(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.encode(x))
+
+
+class Normed(nn.Module):
+    """A small model with BatchNorm."""
+
+    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+        super().__init__()
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(image_shape), 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.out = nn.Linear(16, classes)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return self.body(x)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.out(self.encode(x))

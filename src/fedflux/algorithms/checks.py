@@ -143,6 +143,27 @@ def check_clients_are_interchangeable(make: Make) -> None:
     np.testing.assert_array_equal(before, after, err_msg="permuting clients changes who is with whom")
 
 
+def check_copies(make: Make) -> None:
+    """Examples that a client holds several times, be they told by a count or by as many rows, give the same models."""
+    ends = []
+    for counted in (True, False):
+        federation = small_federation()
+        if counted:
+            federation = replace(federation, duplicate=2)
+        else:
+            rows = tuple(replace(one, train=np.tile(one.train, 2)) for one in federation.rows)
+            federation = replace(federation, rows=rows)
+        algorithm = make(SETTINGS)
+        view = federation if algorithm.uses_truth else federation.blind()
+        engine = _engine(view)
+        state = algorithm.init(view, engine)
+        for cohort in _cohorts(view):
+            state, _ = algorithm.round(state, cohort, engine)
+        ends.append(getattr(state, "models", None) or state.model)
+    for name, tensor in ends[0].tensors.items():
+        torch.testing.assert_close(tensor, ends[1].tensors[name], msg="copies by count and copies by row differ")
+
+
 def check_divergence_is_told(make: Make) -> None:
     """Training that leaves the finite numbers stops the run with the client's name."""
     wild = replace(SETTINGS, training=Training(2, 8, 1e30, 0.9))
@@ -169,6 +190,7 @@ CHECKS = (
     check_some_at_a_time,
     check_labels_stay_out,
     check_clients_are_interchangeable,
+    check_copies,
     check_divergence_is_told,
     check_truth_stays_hidden,
 )

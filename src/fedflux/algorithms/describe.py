@@ -59,7 +59,8 @@ def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descripto
     held = [cohort.data(client, "validation") for client in cohort]
     validation = _marginals(extractor, [one.features() for one in held], engine)
     distinct = np.array([effective_counts(one.rows, None, None)[0] for one in held])
-    made = make_descriptors([moments(one) for one in sums], effective, validation, extractor.full_covariance)
+    found = [moments(one, client.copies) for one, client in zip(sums, clients, strict=True)]
+    made = make_descriptors(found, effective, validation, extractor.full_covariance)
     return over_the_wire(replace(made, validation_count=np.floor(distinct).astype(np.int64)))
 
 
@@ -79,4 +80,4 @@ def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engin
     """Marginal moments of every client's images, None where it has none."""
     held = [Features(one.x) for one in features if len(one)]
     sums = iter(engine.reduce(extractor.reference, held, MomentStatistic(extractor.projector, None)))
-    return [moments(next(sums)) if len(one) else None for one in features]
+    return [moments(next(sums), one.copies) if len(one) else None for one in features]

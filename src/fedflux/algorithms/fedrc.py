@@ -65,5 +65,6 @@ class FedRC(FedEM):
 
 
 def _labels(cohort: Cohort, client: int) -> NDArray[np.int64]:
-    labels: NDArray[np.int64] = cohort.data(client, "train").y.numpy()
-    return labels
+    """Of all positions of the client's training part, copies included."""
+    data = cohort.data(client, "train")
+    return np.tile(data.y.numpy(), data.copies)

@@ -100,7 +100,7 @@ class Haccs(Undescribed):
         """Counts with their noise, as frequencies; a label that the client does not hold is a row of zeros."""
         counts = label_counts(data, shape[1])[None] if self.summary == "py" else pixel_counts(data, shape[0])
         if self.epsilon is not None:
-            counts = noisy(counts, self.epsilon, stream(self.settings.seed, "haccs noise", client=client))
+            counts = noisy(counts * data.copies, self.epsilon, stream(self.settings.seed, "haccs noise", client=client))
         return np.asarray(counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12))
 
     def _distances(self, mine: NDArray[np.float32], theirs: NDArray[np.float32] | None = None) -> NDArray[np.float64]:

@@ -23,7 +23,7 @@ def export_federation(federation: Federation, how: Partition, folder: Path) -> d
         name = f"client_{k:05d}.npz"
         arrays: dict[str, Any] = {}
         for split in SPLITS:
-            data = federation.materialise(k, split)
+            data = federation.materialise(k, split).repeated()
             arrays |= {f"x_{split}": data.x.numpy(), f"y_{split}": data.y.numpy()}
         write_npz(folder / name, arrays)
         clients.append(

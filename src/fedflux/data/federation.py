@@ -25,24 +25,36 @@ PART_CLIENTS = 1000
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Images without labels: all that the test phase may see."""
+    """Images without labels: all that the test phase may see.
+
+    Copies are a count, not data: x holds each example once, and position p of the client's examples is x[p % len(x)].
+    """
 
     x: Tensor
+    copies: int = field(default=1, kw_only=True)
+    """How often the client holds all of x."""
 
     def __len__(self) -> int:
-        return len(self.x)
+        return len(self.x) * self.copies
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled(Features):
-    """Images, labels, and the source row of each example (equal rows are copies of one example)."""
+    """Images, labels, and the source row of each example (equal rows are copies of one example), each stored once."""
 
     y: Tensor
     rows: NDArray[np.int64]
 
     def features(self) -> Features:
         """The same images with their labels left behind."""
-        return Features(self.x)
+        return Features(self.x, copies=self.copies)
+
+    def repeated(self) -> "Labelled":
+        """The same examples with every copy made: for what leaves the library."""
+        times = self.copies
+        if times == 1:
+            return self
+        return Labelled(self.x.repeat(times, 1, 1, 1), self.y.repeat(times), np.tile(self.rows, times))
 
 
 @dataclass(frozen=True, eq=False)
@@ -114,26 +126,27 @@ class Federation:
         return Cohort(self, tuple(sorted(int(i) for i in ids)), round)
 
     def size(self, client: int, split: Split) -> int:
-        """How many examples a client holds, without making them."""
+        """How many examples a client holds, copies included, without making them."""
+        return self.stored(client, split) * self.copies(split)
+
+    def stored(self, client: int, split: Split) -> int:
+        """How many examples a client's tensors hold: each once, however many copies it has."""
         held = len(getattr(self.rows[client], split))
-        if split != "train":
-            return held
-        return held * self.duplicate if self.most is None else min(held, self.most)
+        return held if split != "train" or self.most is None else min(held, self.most)
+
+    def copies(self, split: Split) -> int:
+        """How often clients hold each example that they store; a sample of them holds each once."""
+        return self.duplicate if split == "train" and self.most is None else 1
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
-        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round.
-
-        Copies are made anew each time: they would take the place of other clients.
-        """
+        """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
         key = (client, split)
         held = self._cache.get(key)
         if held is None:
             held = self._make(client, split)
             self._cache.put(key, held, _bytes(held), self.cache_bytes)
-        if split != "train" or self.duplicate == 1:
-            return held
-        times = self.duplicate
-        return Labelled(held.x.repeat(times, 1, 1, 1), held.y.repeat(times), np.tile(held.rows, times))
+        copies = self.copies(split)
+        return held if copies == 1 else replace(held, copies=copies)
 
     def _make(self, client: int, split: Split) -> Labelled:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
@@ -191,7 +204,7 @@ class Cohort:
         part: list[int] = []
         held = 0
         for client in self.ids:
-            size = example * sum(self.federation.size(client, split) for split in splits)
+            size = example * sum(self.federation.stored(client, split) for split in splits)
             if part and (held + size > PART_BYTES or len(part) == PART_CLIENTS):
                 yield replace(self, ids=tuple(part))
                 part, held = [], 0

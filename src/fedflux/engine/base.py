@@ -47,7 +47,10 @@ class Training:
 
 
 class Statistic(Protocol[T]):
-    """A per-client summary of latents, built batch by batch so that no latent leaves the device."""
+    """A per-client summary of latents, built batch by batch so that no latent leaves the device.
+
+    Copies of a client's examples are met once; whoever counts multiplies by the client's `copies` afterwards.
+    """
 
     def add(self, so_far: T | None, latents: Tensor, labels: Tensor | None) -> T:
         """The summary with one more batch; `labels` is None where the client has none."""
@@ -86,7 +89,7 @@ class Engine(Protocol):
         """Class probabilities of every client's images."""
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
-        """Per-sample cross-entropy, one array (models × samples, in dataset order) a member."""
+        """Per-sample cross-entropy, one array (models × samples, in dataset order, copies too) a member."""
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """A statistic of every client's latents under the stack's only model."""

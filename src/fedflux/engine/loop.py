@@ -122,8 +122,9 @@ class LoopEngine:
             for positions in torch.split(shuffled, training.batch_size):
                 if self._has_batch_norm and len(positions) == 1:
                     continue  # a batch of one has no variance
-                images = self._images(x.index_select(0, positions))
-                batch = Batch(images, y.index_select(0, positions), positions)
+                rows = positions if data.copies == 1 else positions % len(x)
+                images = self._images(x.index_select(0, rows))
+                batch = Batch(images, y.index_select(0, rows), positions)
                 params, memory = rule.step(self, params, memory, batch, extras, torch.tensor(index))
                 index += 1
         return params
@@ -147,7 +148,7 @@ class LoopEngine:
     def predict_at(self, predictor: Predictor, features: Sequence[Features], position: int) -> NDArray[np.float32]:
         """One client's class probabilities."""
         found: NDArray[np.float32] = self._probabilities(predictor, position, features[position]).cpu().numpy()
-        return found
+        return np.tile(found, (features[position].copies, 1))
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
         """Cross-entropy of every sample under every model."""
@@ -161,7 +162,7 @@ class LoopEngine:
             cross_entropy(self._outputs(stack.row(m), data, self.apply), y, reduction="none") for m in range(len(stack))
         ]
         found: NDArray[np.float32] = torch.stack(per_model).cpu().numpy()
-        return found
+        return np.tile(found, (1, data.copies))
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """Stream every client's latents through a statistic."""
@@ -206,7 +207,8 @@ class LoopEngine:
             return torch.cat([self.apply(adaptation.adapt(self, params, x), x).float() for x in batches])
 
     def _chunks(self, data: Features, size: int = EVALUATION_BATCH) -> Iterator[tuple[int, Tensor]]:
-        for begin in range(0, len(data), size):
+        """Images batch by batch, copies once."""
+        for begin in range(0, len(data.x), size):
             yield begin, self._images(data.x[begin : begin + size].to(self.device))
 
     def _images(self, x: Tensor) -> Tensor:

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedflux.data import Cohort
+from fedflux.engine.arena import OnDevice
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.loop import check_finite
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.engine.stepper import Resident, Sets, Stepper, single_advance
+from fedflux.engine.stepper import Resident, Sets, Stepper, room_for, single_advance
 
 
 class ReplayEngine(BatchedEngine):
-    """All clients' data lies on the device; one stepper serves them in turn."""
+    """Clients' data stays on the device; one stepper serves them in turn."""
 
     name = "stacked"
 
@@ -65,17 +66,15 @@ class ReplayEngine(BatchedEngine):
         """Local training of every job in order."""
         rule = rule or LossRule(Sgd(training.lr, training.momentum))
         self._model.train(not training.evaluating)
-        clients = sorted({job.client for job in jobs})
-        sizes = {client: cohort.federation.size(client, training.split) for client in clients}
-        begins = dict(zip(clients, np.cumsum([0, *sizes.values()]), strict=False))
-        steps = max(-(-size // training.batch_size) for size in sizes.values())
+        sizes = {job.client: cohort.federation.size(job.client, training.split) for job in jobs}
+        steps = room_for(max(-(-size // training.batch_size) for size in sizes.values()))
         rows: list[Parameters] = []
         for position, job in enumerate(jobs):
             sets: Sets = tuple(self._in_place(start.row(model)) for model in job.models)
             told = dict(extras[position]) if extras else {}
+            held = self.resident(cohort, [job.client], training.split)
             shape = (steps, 1, training.batch_size)
-            stepper = self._stepper(rule, cohort, tuple(clients), training, shape, sets, told)
-            stepper.data.offsets.fill_(int(begins[job.client]))
+            stepper = self._stepper(rule, held, training.evaluating, shape, sets, told)
             stepper.load(sets, told)
             self._epochs(stepper, sizes[job.client], job.client, training, key)
             rows += [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
@@ -98,23 +97,22 @@ class ReplayEngine(BatchedEngine):
     def _stepper(
         self,
         rule: Rule,
-        cohort: Cohort,
-        clients: tuple[int, ...],
-        training: Training,
+        held: OnDevice,
+        evaluating: bool,
         shape: tuple[int, int, int],
         sets: Sets,
         extras: Extras,
     ) -> Stepper:
+        """The one made before, turned to this client, or a new one where something else has another shape or place."""
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kept_for = (training.split, training.evaluating)
-        kind = (rule, id(cohort.federation), clients, kept_for, shape, len(sets), shapes)
-        if self._made is None or self._made[0] != kind:
-            held = self.resident(cohort, clients, training.split)
-            data = Resident(held.x, held.y, torch.zeros(1, dtype=torch.int64, device=self.device))
+        kind = (rule, evaluating, shape, len(sets), shapes)
+        if self._made is None or self._made[0] != kind or self._made[1].data.x is not held.x:
             own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
             kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}
             advance = single_advance(rule, self, self._pictures)
+            data = Resident.of(held)
             self._made = kind, Stepper(advance, lambda sets: rule.start(self, sets), own, kept, data, shape)
+        self._made[1].data.turn_to(held)
         return self._made[1]
 
     def _pictures(self, x: Tensor) -> Tensor:

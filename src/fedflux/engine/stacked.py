@@ -9,15 +9,15 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from fedflux.data import Cohort, Split
+from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
-from fedflux.engine.inference import BatchedEngine, OnDevice
+from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.replay import ReplayEngine
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
 from fedflux.engine.schedule import schedules
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance
+from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for
 
 SHARE = 0.4
 """The part of the free GPU memory that a chunk of clients may take."""
@@ -33,7 +33,6 @@ class _Kind:
 
     rule: Rule
     evaluating: bool
-    clients: tuple[int, ...]
     shape: tuple[int, int, int]
     sets: int
     extras: tuple[tuple[str, tuple[int, ...]], ...]
@@ -56,7 +55,6 @@ class StackedEngine(BatchedEngine):
         self._compiled = compiled
         self._steppers: dict[_Kind, Stepper] = {}
         self._advances: dict[Rule, Advance] = {}
-        self._data: dict[OnDevice, Resident] = {}
         self._per_client: float | None = None
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
@@ -109,7 +107,7 @@ class StackedEngine(BatchedEngine):
         sizes = [cohort.federation.size(client, training.split) for client in clients]
         sets = _sets(start, jobs)
         together = _together(extras, self.device)
-        steps = max(-(-size // training.batch_size) for size in sizes)
+        steps = room_for(max(-(-size // training.batch_size) for size in sizes))
         shape = (steps, len(jobs), training.batch_size)
         stepper = self._stepper(rule, cohort, clients, training, shape, sets, together)
         stepper.load(sets, together)
@@ -129,18 +127,21 @@ class StackedEngine(BatchedEngine):
         sets: Sets,
         extras: Extras,
     ) -> Stepper:
-        """One that was made before for clients of this shape and this data, or a new one."""
-        data = self._training_data(cohort, clients, training.split)
+        """One that was made before for as many clients, turned to these, or a new one."""
+        held = self.resident(cohort, clients, training.split)
+        # one made for a tensor that has since been replaced would keep it alive
+        self._steppers = {kind: one for kind, one in self._steppers.items() if one.data.x is held.x}
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kind = _Kind(rule, training.evaluating, clients, shape, len(sets), shapes)
+        kind = _Kind(rule, training.evaluating, shape, len(sets), shapes)
         found = self._steppers.get(kind)
-        if found is not None and found.data is data:
+        if found is not None:
+            found.data.turn_to(held)
             return found
         while len(self._steppers) >= KEPT:
             self._steppers.pop(next(iter(self._steppers)))
         own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
         kept = {name: tensor.clone() for name, tensor in extras.items()}
-        self._steppers[kind] = Stepper(self._advance(rule), self._fresh(rule), own, kept, data, shape)
+        self._steppers[kind] = Stepper(self._advance(rule), self._fresh(rule), own, kept, Resident.of(held), shape)
         return self._steppers[kind]
 
     def _advance(self, rule: Rule) -> Advance:
@@ -151,15 +152,6 @@ class StackedEngine(BatchedEngine):
 
     def _fresh(self, rule: Rule) -> Any:
         return vmap(lambda sets: rule.start(Mapped(self), sets))
-
-    def _training_data(self, cohort: Cohort, clients: tuple[int, ...], split: Split) -> Resident:
-        """What the clients train on, on the device."""
-        held = self.resident(cohort, clients, split)
-        if held not in self._data:
-            self._data = {kept: data for kept, data in self._data.items() if kept in self._resident.values()}
-            offsets = torch.as_tensor(held.bounds[:-1], device=self.device)
-            self._data[held] = Resident(held.x, held.y, offsets)
-        return self._data[held]
 
     def _chunk_size(
         self,
@@ -194,7 +186,7 @@ class StackedEngine(BatchedEngine):
         pair = jobs[:2]
         clients = tuple(job.client for job in pair)
         sets = _sets(start, pair)
-        data = self._training_data(cohort, clients, training.split)
+        data = Resident.of(self.resident(cohort, clients, training.split))
         where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)

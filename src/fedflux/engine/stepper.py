@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.func import grad, vmap
 from torch.utils._pytree import tree_map
 
+from fedflux.engine.arena import OnDevice
 from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
 from fedflux.engine.stack import Parameters
 
@@ -22,12 +23,31 @@ Sets = tuple[Parameters, ...]
 
 @dataclass(frozen=True, eq=False)
 class Resident:
-    """What K clients train on, on the device, one after another."""
+    """What K clients train on, on the device, each example once."""
 
     x: Tensor
     y: Tensor
     offsets: Tensor
     """(K,): where each client begins."""
+    stored: Tensor
+    """(K,): how many examples of each lie there; further positions are copies, which begin again at the first."""
+
+    def rows(self, where: Tensor) -> Tensor:
+        """(K, B): where the examples at these positions of each client lie."""
+        return where % self.stored[:, None] + self.offsets[:, None]
+
+    @staticmethod
+    def of(held: OnDevice) -> "Resident":
+        """These clients first; others may follow at the same place."""
+        room = torch.zeros(2, len(held.sizes), dtype=torch.int64, device=held.x.device)
+        made = Resident(held.x, held.y, room[0], room[1])
+        made.turn_to(held)
+        return made
+
+    def turn_to(self, held: OnDevice) -> None:
+        """Take other clients of the same tensor from here on."""
+        self.offsets.copy_(torch.from_numpy(held.begins))
+        self.stored.copy_(torch.from_numpy(held.sizes.clip(1)))
 
 
 class Advance(Protocol):
@@ -100,7 +120,7 @@ def mapped_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
     def advance(
         params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
     ) -> tuple[Sets, Any]:
-        rows = (where + data.offsets[:, None]).reshape(-1)
+        rows = data.rows(where).reshape(-1)
         x = images(data.x.index_select(0, rows))
         x = x.reshape(*where.shape, *x.shape[1:])
         y = data.y.index_select(0, rows).reshape(where.shape)
@@ -117,7 +137,7 @@ def single_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
     def advance(
         params: Sets, memory: Any, extras: Extras, data: Resident, where: Tensor, real: Tensor | None, index: Tensor
     ) -> tuple[Sets, Any]:
-        rows = where[0] + data.offsets[0]
+        rows = data.rows(where)[0]
         batch = Batch(images(data.x.index_select(0, rows)), data.y.index_select(0, rows), where[0])
         return rule.step(operations, params, memory, batch, extras, index[0])
 
@@ -197,6 +217,11 @@ class Stepper:
         self._pool = graph.pool()
         copy_into(state, kept)
         return graph
+
+
+def room_for(steps: int) -> int:
+    """Steps that a stepper sets aside: the next power of two, so that cohorts of unlike sizes can share one."""
+    return 1 << max(steps - 1, 0).bit_length()
 
 
 def _own(tensor: Tensor) -> Tensor:

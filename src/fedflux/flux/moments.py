@@ -51,8 +51,11 @@ class Moments:
     covariance: NDArray[np.float64]
 
 
-def moments(sums: MomentSums) -> Moments:
-    """Population moments (division by n, as numpy's default); an empty group gets zeros and count 0."""
+def moments(sums: MomentSums, copies: int = 1) -> Moments:
+    """Population moments (division by n, as numpy's default); an empty group gets zeros and count 0.
+
+    `copies` of every example multiply the counts and leave means and covariances as they are.
+    """
     count, first, second = (tensor.cpu().numpy() for tensor in (sums.count, sums.first, sums.second))
     n = np.maximum(count, 1)[:, None]
     mean = first / n
@@ -63,4 +66,4 @@ def moments(sums: MomentSums) -> Moments:
     diagonal = np.arange(length)
     flat = covariance[:, diagonal, diagonal] <= 1e-12 * raw[:, diagonal, diagonal]
     covariance[flat[:, :, None] | flat[:, None, :]] = 0
-    return Moments(count.astype(np.int64), mean, covariance)
+    return Moments(count.astype(np.int64) * copies, mean, covariance)
