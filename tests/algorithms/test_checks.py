@@ -6,14 +6,21 @@ from typing import Any
 import pytest
 import torch
 
-from fedflux.algorithms import ALGORITHMS, FedAvg
-from fedflux.algorithms.checks import CHECKS, check_algorithm
+from fedflux.algorithms import ALGORITHMS, HARNESS, FedAvg, make_algorithm
+from fedflux.algorithms.checks import CHECKS, SETTINGS, check_algorithm
+from fedflux.algorithms.harness import FedAvgLocalEnsemble
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_holds(name: str, check: Any) -> None:
     check(ALGORITHMS[name])
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", HARNESS)
+def test_the_papers_variants_hold(name: str, check: Any) -> None:
+    check(HARNESS[name])
 
 
 def test_the_battery_runs_as_one() -> None:
@@ -82,3 +89,8 @@ class Peeking(FedAvg):
 def test_a_bad_one_is_found(bad: Any, words: str) -> None:
     with pytest.raises(Exception, match=words):
         check_algorithm(bad)
+
+
+def test_a_setting_chooses_the_papers_variant() -> None:
+    assert isinstance(make_algorithm("apfl", replace(SETTINGS, flux_paper=True)), FedAvgLocalEnsemble)
+    assert not isinstance(make_algorithm("apfl", SETTINGS), FedAvgLocalEnsemble)

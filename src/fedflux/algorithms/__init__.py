@@ -16,6 +16,7 @@ from fedflux.algorithms.fedrc import FedRC
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
 from fedflux.algorithms.haccs import Haccs
+from fedflux.algorithms.harness import HARNESS
 from fedflux.algorithms.ifca import Ifca
 from fedflux.algorithms.local import Local
 from fedflux.algorithms.pfedme import PFedMe
@@ -23,6 +24,7 @@ from fedflux.errors import unknown
 
 __all__ = [
     "ALGORITHMS",
+    "HARNESS",
     "READS",
     "Algorithm",
     "Described",
@@ -86,4 +88,4 @@ def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:
     """The algorithm of that name."""
     if name not in ALGORITHMS:
         raise unknown("algorithm", name, ALGORITHMS)
-    return ALGORITHMS[name](settings)
+    return (HARNESS if settings.flux_paper and name in HARNESS else ALGORITHMS)[name](settings)

@@ -88,6 +88,8 @@ class Settings:
     rounds: int
     training: Training
     seed: int
+    flux_paper: bool = False
+    """What the paper's comparison ran under a baseline's name, instead of what its authors define."""
     clusters: int | None = None
     """The number of models M for methods that must be told it; None where nobody knows it."""
     clusterer: Clusterer = field(default_factory=Clusterer)

@@ -46,7 +46,10 @@ class FedRC(FedEM):
     def _evidence(self, state: FedEMState, cohort: Cohort, engine: Engine) -> list[Floats]:
         """−f(x, y; θ_m) − log C[m][y] of every training sample, member by member."""
         assert isinstance(state, FedRCState)
-        likelihoods = super()._evidence(state, cohort, engine)
+        return self._without_marginals(state, cohort, super()._evidence(state, cohort, engine))
+
+    def _without_marginals(self, state: FedRCState, cohort: Cohort, likelihoods: Sequence[Floats]) -> list[Floats]:
+        """The likelihoods of the training samples, divided by the probabilities of their labels."""
         logs = np.log(state.marginals)
         return [one - logs[:, _labels(cohort, k)].T for k, one in zip(cohort, likelihoods, strict=True)]
 

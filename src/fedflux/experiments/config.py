@@ -119,6 +119,7 @@ class RunConfig:
             rounds=self.rounds,
             training=Training(self.epochs, self.batch_size, self.lr, self.momentum),
             seed=self.seed,
+            flux_paper=self.preset == "flux-paper",
             clusters=self.clusters if isinstance(self.clusters, int) else true_clusters,
             clusterer=Clusterer(
                 self.clusterer,
