@@ -17,7 +17,7 @@ from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
 Split = Literal["train", "validation", "test"]
-CACHE_BYTES = 2**30
+CACHE_BYTES = 2**29
 """Tensors kept between rounds, over all clients; the least recently used go first."""
 PART_BYTES = 2**28
 PART_CLIENTS = 1000
