@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from fedflux.data import Cohort, Features
+from fedflux.data import Cohort, Features, Held
 from fedflux.engine import Engine, Stack
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
@@ -38,7 +38,7 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
     """S1 and S2: bounds from every member's training latents, then the projector everyone derives from them."""
     ranges = []
     for part in cohort.parts("train"):
-        ranges += engine.reduce(reference, [part.data(client, "train") for client in part], LatentRange())
+        ranges += engine.reduce(reference, part.held("train"), LatentRange())
     bounds = merge_bounds([client_bounds(one) for one in ranges])
     if settings.scalar_bounds:
         bounds = scalar_bounds(bounds)
@@ -52,14 +52,14 @@ def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptor
 
 
 def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
-    classes = cohort.federation.classes
-    clients = [cohort.data(client, "train") for client in cohort]
-    sums = engine.reduce(extractor.reference, clients, MomentStatistic(extractor.projector, classes))
-    effective = [effective_counts(one.rows, one.y.numpy(), classes) for one in clients]
-    held = [cohort.data(client, "validation") for client in cohort]
-    validation = _marginals(extractor, [one.features() for one in held], engine)
-    distinct = np.array([effective_counts(one.rows, None, None)[0] for one in held])
-    found = [moments(one, client.copies) for one, client in zip(sums, clients, strict=True)]
+    federation, classes = cohort.federation, cohort.federation.classes
+    sums = engine.reduce(extractor.reference, cohort.held("train"), MomentStatistic(extractor.projector, classes))
+    effective = [effective_counts(*federation.labels(client, "train"), classes) for client in cohort]
+    holders = replace(cohort, ids=tuple(client for client in cohort if federation.size(client, "validation")))
+    of_holder = dict(zip(holders, _marginals(extractor, holders.features("validation"), engine), strict=True))
+    validation = [of_holder.get(client) for client in cohort]
+    distinct = np.array([effective_counts(federation.labels(k, "validation")[0], None, None)[0] for k in cohort])
+    found = [moments(one, federation.copies("train")) for one in sums]
     made = make_descriptors(found, effective, validation, extractor.full_covariance)
     return over_the_wire(replace(made, validation_count=np.floor(distinct).astype(np.int64)))
 
@@ -69,15 +69,14 @@ def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engi
 
     Labels are dropped before the engine sees the clients, so they cannot enter even if someone passes them in.
     """
-    found = [one for one in _marginals(extractor, features, engine) if one is not None]
-    if len(found) < len(features):
-        raise ValueError("a client without images cannot be described")
+    found = _marginals(extractor, features, engine)
     counts = [one.count.astype(np.float64) for one in found]
     return over_the_wire(make_descriptors(found, counts, full_covariance=extractor.full_covariance))
 
 
-def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments | None]:
-    """Marginal moments of every client's images, None where it has none."""
-    held = [Features(one.x) for one in features if len(one)]
-    sums = iter(engine.reduce(extractor.reference, held, MomentStatistic(extractor.projector, None)))
-    return [moments(next(sums), one.copies) if len(one) else None for one in features]
+def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments]:
+    """Marginal moments of every client's images."""
+    if not (isinstance(features, Held) and not features.labelled):
+        features = [Features(one.x) for one in features]
+    statistic = MomentStatistic(extractor.projector, None)
+    return [moments(one) for one in engine.reduce(extractor.reference, features, statistic)]

@@ -1,7 +1,7 @@
 """What clients hold: sources, shifts, federations."""
 
 from fedflux.data.dataset import Dataset, Examples
-from fedflux.data.federation import Cohort, Features, Federation, Labelled, Split
+from fedflux.data.federation import Cohort, Features, Federation, Held, Labelled, Split
 from fedflux.data.partition import Partition, partition
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Examples",
     "Features",
     "Federation",
+    "Held",
     "Labelled",
     "Partition",
     "Split",

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, overload
 
 import numpy as np
 import torch
@@ -148,14 +148,25 @@ class Federation:
         copies = self.copies(split)
         return held if copies == 1 else replace(held, copies=copies)
 
+    def labels(self, client: int, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """The source rows of a client's examples and their labels as it gives them, without making any image."""
+        if self.most is not None:
+            held = self.materialise(client, split)
+            return held.rows, held.y.numpy()
+        rows: NDArray[np.int64] = getattr(self.rows[client], split)
+        source = self.dataset.test if split == "test" else self.dataset.train
+        return rows, self._pattern(client).labels(source.y[rows])
+
+    def _pattern(self, client: int) -> Pattern:
+        return self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]
+
     def _make(self, client: int, split: Split) -> Labelled:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
         source = self.dataset.test if split == "test" else self.dataset.train
         x, y = source.x[rows], source.y[rows]
         if x.shape[1] != self.channels:
             x = np.repeat(x, self.channels, axis=1)
-        pattern = self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]
-        x, y = pattern.transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
+        x, y = self._pattern(client).transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if x.dtype != np.uint8:
             x = x.astype(np.float32)
         if split == "train" and self.most is not None and len(rows) > self.most:
@@ -227,9 +238,40 @@ class Cohort:
         """The number of examples s of every member."""
         return np.array([self.federation.size(client, split) for client in self.ids], dtype=np.float64)
 
-    def features(self, split: Split) -> list[Features]:
-        """Every member's images without labels."""
-        return [self.data(client, split).features() for client in self.ids]
+    def held(self, split: Split) -> "Held":
+        """Every member's labelled examples, made where and when they are used."""
+        return Held(self, split, labelled=True)
+
+    def features(self, split: Split) -> "Held":
+        """Every member's images without labels, made where and when they are used."""
+        return Held(self, split, labelled=False)
+
+
+@dataclass(frozen=True, eq=False)
+class Held(Sequence[Features]):
+    """What the members of a cohort hold of a split, each made when it is asked for.
+
+    Sent to another process this is a few numbers; the examples are made there, or lie there already.
+    """
+
+    cohort: Cohort
+    split: Split
+    labelled: bool
+
+    def __len__(self) -> int:
+        return len(self.cohort)
+
+    @overload
+    def __getitem__(self, index: int) -> Features: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Features]: ...
+
+    def __getitem__(self, index: int | slice) -> Features | Sequence[Features]:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        found = self.cohort.data(self.cohort.ids[index], self.split)
+        return found if self.labelled else found.features()
 
 
 def _bytes(examples: Labelled) -> int:

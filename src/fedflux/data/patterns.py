@@ -61,9 +61,11 @@ class Pattern:
             x = _look_by_group(x, chosen, dict(enumerate(looks)))
         if self.class_looks:
             x = _look_by_group(x, y, dict(self.class_looks))
-        if self.relabel is not None:
-            y = np.array(self.relabel, dtype=np.int64)[y]
-        return x, y
+        return x, self.labels(y)
+
+    def labels(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Labels as this client gives them."""
+        return y if self.relabel is None else np.array(self.relabel, dtype=np.int64)[y]
 
 
 _AS_POOLED = Pattern()

@@ -7,7 +7,8 @@ import torch
 from fedflux.data import Federation
 from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
-from fedflux.engine.loop import LoopEngine, one_thread
+from fedflux.engine.loop import LoopEngine
+from fedflux.engine.modes import one_thread
 from fedflux.engine.predictor import Adaptation, Predictor
 from fedflux.engine.processes import ProcessesEngine
 from fedflux.engine.recipe import Recipe

@@ -14,9 +14,11 @@ from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.functional import Functional
+from fedflux.engine.modes import EvaluationMode
 from fedflux.engine.normalisation import Normalisation
 from fedflux.engine.pooled import with_fused_pooling
 from fedflux.engine.predictor import Adaptation, Predictor
+from fedflux.engine.recent import RecentLatents
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
@@ -24,7 +26,8 @@ from fedflux.engine.stack import Parameters, Stack
 from fedflux.streams import stream_seed
 
 T = TypeVar("T")
-EVALUATION_BATCH = 512
+EVALUATION_BATCH = {"cpu": 64, "cuda": 512}
+"""Examples run at once: on a CPU so few that what a layer leaves stays in a core's cache for the next."""
 
 
 class LoopEngine:
@@ -54,6 +57,7 @@ class LoopEngine:
         self._normalisation = Normalisation(self._model)
         self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(model)
+        self._recent = RecentLatents()
         self.recipe: Recipe | None = None
         """How to draw further initial models; without it there is only the one."""
 
@@ -173,13 +177,23 @@ class LoopEngine:
         data, params = clients[position], stack.row(0)
         labels = data.y.to(self.device) if isinstance(data, Labelled) else None
         summary: T | None = None
-        with torch.no_grad(), self._evaluating():
-            for begin, x in self._chunks(data):
-                chunk = None if labels is None else labels[begin : begin + len(x)]
-                summary = statistic.add(summary, self._encode(params, x), chunk)
+        begin = 0
+        for latents in self._latents_of(params, data):
+            chunk = None if labels is None else labels[begin : begin + len(latents)]
+            summary = statistic.add(summary, latents, chunk)
+            begin += len(latents)
         if summary is None:
             raise ValueError("a client without examples has no statistic")
         return summary
+
+    def _latents_of(self, params: Parameters, data: Features) -> list[Tensor]:
+        """Latents batch by batch; those just made of the same images by the same model are used again."""
+        found = self._recent.get(params, data.x)
+        if found is None:
+            with torch.no_grad(), self._evaluating():
+                found = [self._encode(params, x) for _, x in self._chunks(data)]
+            self._recent.put(params, data.x, found)
+        return found
 
     def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
         """The client's mixture of softmax outputs; models of weight zero are not run."""
@@ -206,8 +220,9 @@ class LoopEngine:
             batches = [x for _, x in self._chunks(data, adaptation.batch_size)]
             return torch.cat([self.apply(adaptation.adapt(self, params, x), x).float() for x in batches])
 
-    def _chunks(self, data: Features, size: int = EVALUATION_BATCH) -> Iterator[tuple[int, Tensor]]:
+    def _chunks(self, data: Features, size: int | None = None) -> Iterator[tuple[int, Tensor]]:
         """Images batch by batch, copies once."""
+        size = size or EVALUATION_BATCH[torch.device(self.device).type]
         for begin in range(0, len(data.x), size):
             yield begin, self._images(data.x[begin : begin + size].to(self.device))
 
@@ -264,8 +279,8 @@ class LoopEngine:
             torch.manual_seed(stream_seed(key.seed, "random layers", key.round, client))
             yield
 
-    def _evaluating(self) -> "_EvaluationMode":
-        return _EvaluationMode(self._model)
+    def _evaluating(self) -> EvaluationMode:
+        return EvaluationMode(self._model)
 
 
 def _own(params: Parameters) -> Parameters:
@@ -283,28 +298,3 @@ def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
     for row in np.flatnonzero(~trained.finite())[:1]:
         client = [job.client for job in jobs for _ in job.models][row]
         raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """One torch thread for a while: small models lose from more, and sums keep their order."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
-
-
-class _EvaluationMode:
-    """The model in evaluation mode for a while."""
-
-    def __init__(self, model: nn.Module) -> None:
-        self._model = model
-
-    def __enter__(self) -> None:
-        self._was_training = self._model.training
-        self._model.eval()
-
-    def __exit__(self, *_: object) -> None:
-        self._model.train(self._was_training)

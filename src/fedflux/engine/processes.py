@@ -11,9 +11,10 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.data import Cohort, Features, Federation, Split
+from fedflux.data import Cohort, Features, Federation, Held, Split
 from fedflux.engine.base import Job, Key, Statistic, Training
-from fedflux.engine.loop import LoopEngine, check_finite, one_thread
+from fedflux.engine.loop import LoopEngine, check_finite
+from fedflux.engine.modes import one_thread
 from fedflux.engine.parcel import Parcel
 from fedflux.engine.pool import Pool
 from fedflux.engine.predictor import Predictor
@@ -111,6 +112,9 @@ class ProcessesEngine:
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """Stream every client's latents through a statistic."""
         arguments = (stack, clients, statistic)
+        if isinstance(clients, Held):
+            cohort = clients.cohort
+            return self._map("reduce", arguments, cohort.ids, cohort.sizes(clients.split).tolist(), cohort)
         return self._map("reduce", arguments, range(len(clients)), [float(len(one)) for one in clients])
 
     def _map(
