@@ -11,7 +11,7 @@ from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.cfl import Cfl, CflState, bipartition
 from fedflux.algorithms.placing import mean_losses
 from fedflux.data import Federation
-from fedflux.engine import Engine, Stack
+from fedflux.engine import Engine, Job, Key, Stack
 
 
 @pytest.fixture(scope="module")
@@ -115,3 +115,25 @@ def test_the_mean_norm_is_that_of_the_aggregate(view: Federation, engine: Engine
     moved = Stack({name: tensor - engine.initial().tensors[name] for name, tensor in state.models.tensors.items()})
     norm = np.sqrt(sum(float(tensor.double().square().sum()) for tensor in moved.tensors.values()))
     assert state.greatest[0] == pytest.approx(norm, rel=1e-5)
+
+
+def test_who_returns_right_after_a_split_goes_with_those_it_is_like(view: Federation, engine: Engine) -> None:
+    """Both children are still copies of their parent, so that losses cannot tell them apart; updates can."""
+    algorithm = Cfl(SETTINGS, eps1=np.inf, eps2=0.0, warm_up=0)
+    never = Cfl(SETTINGS, eps1=0.0)
+    members, sizes = view.cohort(range(6)), torch.as_tensor(view.cohort(range(6)).sizes("train"))
+    for away in range(6):
+        present = [k for k in range(6) if k != away]
+        split, _ = algorithm.round(algorithm.init(view, engine), view.cohort(present, 1), engine)
+        assert split.assignment[away] == 0
+        placed, _ = never.complete(split, members, engine)
+        assert placed.assignment[away] == 0  # nothing to tell the children apart by
+        after, _ = never.round(split, view.cohort(range(6), 2), engine)
+        jobs = [Job(k, (int(split.assignment[k]),)) for k in members]
+        trained = engine.train(split.models, members, jobs, SETTINGS.training, Key(5, 2))
+        moved = [t.flatten(1) - split.models.tensors[name][:1].flatten(1) for name, t in trained.tensors.items()]
+        updates = torch.cat(moved, dim=1).double()
+        shares = [sizes * torch.as_tensor(split.assignment == child) for child in (1, 2)]
+        likeness = [torch.cosine_similarity(updates[away], share @ updates, dim=0) for share in shares]
+        assert after.assignment[away] == 1 + int(likeness[1] > likeness[0])
+        assert torch.equal(after.models.tensors["classifier.weight"][0], split.models.tensors["classifier.weight"][0])

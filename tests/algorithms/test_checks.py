@@ -3,10 +3,12 @@
 from dataclasses import dataclass, replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from fedflux.algorithms import ALGORITHMS, HARNESS, FedAvg, make_algorithm
+from fedflux.algorithms.cfl import Cfl
 from fedflux.algorithms.checks import CHECKS, SETTINGS, check_algorithm
 from fedflux.algorithms.harness import FedAvgLocalEnsemble
 
@@ -21,6 +23,15 @@ def test_every_algorithm_holds(name: str, check: Any) -> None:
 @pytest.mark.parametrize("name", HARNESS)
 def test_the_papers_variants_hold(name: str, check: Any) -> None:
     check(HARNESS[name])
+
+
+def cfl_that_splits(settings: Any) -> Cfl:
+    return Cfl(settings, eps1=np.inf, eps2=0.0, warm_up=1)
+
+
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_cfl_holds_when_it_splits(check: Any) -> None:
+    check(cfl_that_splits)
 
 
 def test_the_battery_runs_as_one() -> None:

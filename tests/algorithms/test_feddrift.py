@@ -163,3 +163,15 @@ def test_accuracies_are_measured_on_a_bounded_sample(
     monkeypatch.setattr(engine, "evaluate", evaluate)
     play(FedDrift(SETTINGS), view, engine, 2)
     assert set(seen) == {16}
+
+
+def test_a_model_that_somebody_would_fall_back_on_is_not_given_away(view: Federation, engine: Engine) -> None:
+    algorithm = FedDrift(SETTINGS, start="one", max_models=2)
+    state, _ = leave(algorithm, view, engine, [0.9, 0.5, 0.5, 0.5, 0.5, 0.5])
+    nobody = np.zeros(6, dtype=np.int64)
+    state = replace(state, accuracy=np.array([0.9, 0.5, 0.5, 0.5, 0.9, 0.9]), release=nobody, round=4)
+    accuracies = np.array([[0.5, 0.5, 0.5, 0.5, 0.2, 0.2], [0.2, 0.2, 0.2, 0.2, 0.5, 0.5]])
+    after, rows = algorithm._drift(state, np.array([0, 1]), accuracies, view.cohort(range(6)))
+    assert rows == []  # both models are somebody's best, so that nobody can leave
+    assert after.assignment.tolist() == [0, 0, 0, 0, 1, 1]
+    assert (after.release == 0).all()

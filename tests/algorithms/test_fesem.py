@@ -1,11 +1,12 @@
 """FeSEM: nearest centres in parameter space, and the geometry behind them."""
 
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, small, together
+from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, small
 
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.geometry import coordinates, inner_products, squared_distances
@@ -62,11 +63,13 @@ def test_the_first_centres_are_k_means_of_one_round_from_the_common_model(view: 
 
 
 def test_clients_with_the_same_data_look_find_each_other() -> None:
-    federation = small("px", level=6)
-    settings = replace(SETTINGS, clusters=2)
+    federation = small("px", level=3, fraction=1.0)
+    looks = [federation._pattern(k).look for k in range(6)]
+    settings = replace(SETTINGS, clusters=len(set(looks)), training=replace(SETTINGS.training, epochs=2))
     state, _ = play(Fesem(settings), federation, engine_of(federation), 3)
-    assert len(np.unique(state.assignment)) == 2
-    assert together(state.assignment).sum() < 36
+    assert 1 < len(set(looks)) < 6
+    for a, b in product(range(6), repeat=2):
+        assert (looks[a] == looks[b]) == (state.assignment[a] == state.assignment[b])
 
 
 def test_a_client_that_moves_is_averaged_into_its_new_centre(view: Federation, engine: Engine) -> None:

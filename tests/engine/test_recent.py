@@ -17,7 +17,7 @@ def test_known_by_images_and_parameters() -> None:
 
 def test_the_oldest_go_first() -> None:
     kept, params = RecentLatents(), {"w": torch.ones(2)}
-    quarter = recent.RECENT_BYTES // 4 // 4
+    quarter = recent.RECENT_BYTES // 4 // 4 - 1  # the images, one number each, count too
     images = [torch.zeros(1) for _ in range(6)]
     for x in images:
         kept.put(params, x, [torch.empty(quarter)])

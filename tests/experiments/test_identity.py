@@ -22,8 +22,9 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "bank": {"shift": "py"},
     "patterns": {"shift": "pygx"},
     "alpha": {"shift": "dirichlet"},
+    "preset": {"algorithm": "apfl"},
 }
-"""Settings that only some shifts read."""
+"""Settings that only some shifts or algorithms read."""
 
 
 @pytest.mark.parametrize("key", [key for key in OTHER if key not in {*HOW_AND_WHERE, "clusters", "eps_scale"}])
@@ -120,3 +121,20 @@ def test_groups_and_labels_say_what_differs() -> None:
     for key in ("shift", "level", "seed", "algorithm"):
         assert group(replace(config, **{key: OTHER[key]}), "data") == group(config, "data")
     assert group(make_config({"dataset": "npz", "clients": 3}), "abcdefgh") == "npz abcdef, 3 clients"
+
+
+def test_presets_are_told_apart_only_where_they_change_something() -> None:
+    def of(**told: Any) -> tuple[str, str, str]:
+        config = make_config(told)
+        return identity(config, "data"), label(config), group(config, "data")
+
+    assert of(algorithm="fedavg", preset="flux-paper") == of(algorithm="fedavg")
+    plain, paper = of(algorithm="apfl"), of(algorithm="apfl", preset="flux-paper")
+    assert plain[0] != paper[0]
+    assert (paper[1], paper[2]) == ("apfl (preset flux-paper)", plain[2])  # beside each other in one table
+    tuned, told = of(algorithm="fedavg", preset="tuned"), of(algorithm="fedavg", preset="tuned", lr=0.2)
+    assert tuned[2].endswith("preset tuned")
+    assert told[2].endswith("lr 0.2")
+    assert told[0] == of(algorithm="fedavg", lr=0.2)[0] != tuned[0]
+    ten = of(algorithm="ifca", preset="flux-paper", clusters=3)
+    assert ten == of(algorithm="ifca", preset="flux-paper")

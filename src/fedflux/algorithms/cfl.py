@@ -28,6 +28,8 @@ class CflState:
     """The two children of every node, −1 twice for a leaf. Only leaves are trained."""
     greatest: NDArray[np.float64]
     """g: the largest ‖mean update‖ that every node has seen, its ancestors' rounds included."""
+    trained: NDArray[np.bool_]
+    """Whether a node's model has moved since it was its parent's."""
     round: int = 0
 
 
@@ -36,7 +38,8 @@ class Cfl(Undescribed):
     """Sattler, Müller, Samek, "Clustered Federated Learning", IEEE TNNLS 2021.
 
     A leaf is split after a round in which ‖Σ_i (n_i/n) ΔW_i‖ < ε₁ and max_i ‖ΔW_i‖ > ε₂. With partial participation the
-    members present decide; an absent one goes into the child of least loss when it next takes part.
+    members present decide. An absent one goes to the leaf of least loss when it next takes part; while two leaves are
+    still copies of their parent, to the one whose members' mean update points more in the direction of its own.
     """
 
     settings: Settings
@@ -61,7 +64,7 @@ class Cfl(Undescribed):
     def init(self, federation: Federation, engine: Engine) -> CflState:
         """Everyone at the root."""
         root = np.zeros(len(federation), dtype=np.int64)
-        return CflState(engine.initial(), root, np.full((1, 2), LEAF), np.zeros(1))
+        return CflState(engine.initial(), root, np.full((1, 2), LEAF), np.zeros(1), np.ones(1, dtype=np.bool_))
 
     def round(self, state: CflState, cohort: Cohort, engine: Engine) -> tuple[CflState, RoundMetrics]:
         """Train every leaf by its members present, then split those that are at rest."""
@@ -70,14 +73,19 @@ class Cfl(Undescribed):
         state = self._descend(state, cohort, engine, metrics)
         node = state.assignment[list(cohort.ids)]
         jobs = [Job(client, (int(m),)) for client, m in zip(cohort, node, strict=True)]
-        sizes = cohort.sizes("train")
+        at_leaf = state.children[node, 0] == LEAF
+        sizes = cohort.sizes("train") * at_leaf  # who does not know its leaf yet trains to find it
         with metrics.timed("training"):
             key = Key(self.settings.seed, state.round)
             trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
             models = aggregate(state.models, trained, node, sizes)
         with metrics.timed("clustering"):
             products = inner_products(trained, state.models, node)
-            state = self._split(replace(state, models=models), cohort, node, sizes, products, metrics)
+            moved = state.trained.copy()
+            moved[node[at_leaf]] = True
+            state = replace(state, models=models, trained=moved)
+            state = _told_apart(state, cohort, node, sizes, products)
+            state = self._split(state, cohort, node, sizes, products, metrics)
         metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
         metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
@@ -94,7 +102,7 @@ class Cfl(Undescribed):
     ) -> CflState:
         """The split test of every leaf, from the inner products ⟨ΔW_i, ΔW_j⟩ of this round's updates."""
         ids = np.array(cohort.ids)
-        for leaf in np.unique(node).tolist():
+        for leaf in np.unique(node[sizes > 0]).tolist():
             of = np.flatnonzero(node == leaf)
             within = products[np.ix_(of, of)]
             mean_norm, max_norm = _mean_norm(within, sizes[of]), float(np.sqrt(within.diagonal().max()))
@@ -118,7 +126,10 @@ class Cfl(Undescribed):
         return state.round > warm_up and count > 2 and mean_norm < eps1 and max_norm > eps2
 
     def _descend(self, state: CflState, clients: Cohort, engine: Engine, metrics: RoundMetrics) -> CflState:
-        """Clients whose cluster split while they were away go to the leaf below it with the least loss."""
+        """Clients whose cluster split while they were away go to the leaf below it with the least loss.
+
+        If that is still a copy of its parent, no further than to the parent, since its sibling is another copy.
+        """
         for node in np.unique(state.assignment[list(clients.ids)]):
             leaves = _leaves(state.children, int(node))
             if leaves == [node]:
@@ -127,7 +138,8 @@ class Cfl(Undescribed):
             with metrics.timed("clustering"):
                 below = state.models.take(leaves)
                 losses = mean_losses(below, clients.federation.cohort(late, clients.round), engine)
-            chosen = np.array(leaves)[losses.argmin(axis=1)]
+            goals = [leaf if state.trained[leaf] else _parent(state.children, leaf) for leaf in leaves]
+            chosen = np.array(goals)[losses.argmin(axis=1)]
             state = replace(state, assignment=with_placed(state.assignment, late, chosen))
             metrics.send(late, down=len(leaves) * below.model_bytes())
             metrics.count(late, models_down=len(leaves), forward=len(leaves))
@@ -185,7 +197,35 @@ def _with_children(state: CflState, leaf: int, first: NDArray[np.int64], second:
     assignment[first], assignment[second] = count, count + 1
     rows = [*range(count), leaf, leaf]
     models, greatest = state.models.take(rows), state.greatest[rows]
-    return replace(state, models=models, assignment=assignment, children=children, greatest=greatest)
+    trained = np.concatenate([state.trained, [False, False]])
+    return replace(state, models=models, assignment=assignment, children=children, greatest=greatest, trained=trained)
+
+
+def _told_apart(
+    state: CflState,
+    cohort: Cohort,
+    node: NDArray[np.int64],
+    sizes: NDArray[np.float64],
+    products: NDArray[np.float64],
+) -> CflState:
+    """Members that started from an inner node, as its two children did, join the child whose update is most like it.
+
+    Where only one child has members present, they are asked again another time.
+    """
+    assignment = state.assignment.copy()
+    for k in np.flatnonzero(state.children[node, 0] != LEAF):
+        likeness = []
+        for child in state.children[node[k]]:
+            weights = sizes * (node == child)
+            length = np.sqrt(max(weights @ products @ weights, 0.0))
+            likeness.append(float(products[k] @ weights / length) if length > 0 else np.nan)
+        if not np.isnan(likeness).any():
+            assignment[cohort.ids[k]] = state.children[node[k]][int(np.argmax(likeness))]
+    return replace(state, assignment=assignment)
+
+
+def _parent(children: NDArray[np.int64], node: int) -> int:
+    return int(np.flatnonzero((children == node).any(axis=1))[0])
 
 
 def _leaves(children: NDArray[np.int64], node: int) -> list[int]:

@@ -83,7 +83,7 @@ class FedDrift(Undescribed):
                 old = ~np.isin(candidates, left)
                 state = self._merge(state, candidates[old], accuracies[old], sample, metrics)
         state = self._train(state, cohort, engine, metrics)
-        state = self._measure(state, sample, engine, metrics)
+        state = self._measure(state, cohort, sample, engine, metrics)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
@@ -142,8 +142,8 @@ class FedDrift(Undescribed):
         first = state.assignment[members] == UNPLACED
         leaving = ~staying & ((state.accuracy[members] - now > self.delta) | (first & (self.start == "own")))
         chosen = np.where(staying, state.assignment[members], best)
-        in_use = {*chosen[~leaving].tolist(), *np.delete(state.assignment, members).tolist()}
-        sources, rows = list(range(len(state.models))), []
+        in_use = {*chosen.tolist(), *np.delete(state.assignment, members).tolist()}
+        sources, rows, left = list(range(len(state.models))), [], []
         for k in np.flatnonzero(leaving):
             row = self._new_row(state, len(sources), in_use)
             if row is None:
@@ -152,9 +152,10 @@ class FedDrift(Undescribed):
             chosen[k] = row
             in_use.add(row)
             rows.append(row)
+            left.append(k)
         accuracy, release = state.accuracy.copy(), state.release.copy()
         accuracy[members[~staying]] = np.where(first, np.nan, now)[~staying]
-        release[members[np.isin(chosen, rows)]] = state.round + self.isolation
+        release[members[left]] = state.round + self.isolation
         added = len(sources) - len(state.models)
         history, used = np.pad(state.history, ((0, added), (0, 0))), np.pad(state.used, (0, added))
         history[rows] = 0
@@ -223,14 +224,18 @@ class FedDrift(Undescribed):
         metrics.count(clients, models_down=1, models_up=1, training=self.settings.training.epochs)
         return replace(state, models=models)
 
-    def _measure(self, state: FedDriftState, sample: Cohort, engine: Engine, metrics: RoundMetrics) -> FedDriftState:
+    def _measure(
+        self, state: FedDriftState, cohort: Cohort, sample: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> FedDriftState:
         """After a client's first step: the accuracy that later ones are compared with."""
         fresh = replace(sample, ids=tuple(client for client in sample if np.isnan(state.accuracy[client])))
         if not len(fresh):
             return state
         accuracy = state.accuracy.copy()
         accuracy[list(fresh.ids)] = engine.evaluate(self.known(state, fresh, engine), fresh, "train")
-        metrics.count(fresh, forward=1)
+        whole = sum(cohort.federation.size(client, "train") for client in fresh)
+        metrics.send(fresh, down=state.models.model_bytes())
+        metrics.count(fresh, models_down=1, forward=fresh.sizes("train").sum() / max(whole, 1))
         return replace(state, accuracy=accuracy)
 
     def complete(self, state: FedDriftState, clients: Cohort, engine: Engine) -> tuple[FedDriftState, RoundMetrics]:

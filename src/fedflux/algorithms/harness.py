@@ -28,7 +28,7 @@ from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
 
 MODELS = 10
-"""How many models the harness holds for IFCA, CFL and FedDrift, whatever the number of clusters."""
+"""How many models the harness holds for IFCA and FedDrift, whatever the number of clusters."""
 
 
 class IfcaByAccuracy(Ifca):

@@ -34,7 +34,8 @@ class IfcaState:
 class Ifca(Undescribed):
     """Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020; with model averaging.
 
-    Models are averaged by size, as the authors do on FEMNIST, where sizes differ; elsewhere theirs are equal.
+    A client answers with the model that it last chose, even if it has been away since. Models are averaged by size, as
+    the authors do on FEMNIST, where sizes differ; elsewhere theirs are equal.
     """
 
     settings: Settings

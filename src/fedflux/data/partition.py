@@ -17,7 +17,7 @@ from fedflux.data.dealing import (
     split_validation,
 )
 from fedflux.data.drawing import DrawnRows, RowPool
-from fedflux.data.federation import Federation
+from fedflux.data.federation import CACHE_BYTES, Federation
 from fedflux.data.lazy import Lazy
 from fedflux.data.levels import DIRICHLET_ALPHA
 from fedflux.data.patterns import Pattern, PatternDraw, ShiftSettings, pattern_truth, shift_parts
@@ -98,6 +98,7 @@ def partition(dataset: Dataset, how: Partition) -> Federation:
         channels=_channels(dataset, how),
         names=dataset.client_names if own else None,
         duplicate=how.duplicate,
+        cache_bytes=CACHE_BYTES if clients <= EAGER else CACHE_BYTES // 4,  # hardly anyone of so many comes back
         _truth=_truth(dataset, how, patterns),
     )
 

@@ -9,7 +9,7 @@ from torch import Tensor
 from fedflux.engine.stack import Parameters
 
 RECENT_BYTES = 2**27
-"""Latents kept at most; those used longest ago go first."""
+"""Latents kept at most, with the images they are of; those made longest ago go first."""
 
 
 class RecentLatents:
@@ -29,20 +29,20 @@ class RecentLatents:
 
     def put(self, params: Parameters, x: Tensor, latents: list[Tensor]) -> None:
         """Keep them for a while; the images too, so that no others can take their place in memory."""
-        size, key = _size(latents), (id(x), _digest(params))
+        size, key = _size(x, latents), (id(x), _digest(params))
         if size > RECENT_BYTES:
             return
         if key in self._kept:
-            self._bytes -= _size(self._kept.pop(key)[1])
+            self._bytes -= _size(*self._kept.pop(key))
         self._kept[key] = (x, latents)
         self._bytes += size
         while self._bytes > RECENT_BYTES:
-            _, (_, oldest) = self._kept.popitem(last=False)
-            self._bytes -= _size(oldest)
+            _, oldest = self._kept.popitem(last=False)
+            self._bytes -= _size(*oldest)
 
 
-def _size(latents: Sequence[Tensor]) -> int:
-    return sum(one.nbytes for one in latents)
+def _size(x: Tensor, latents: Sequence[Tensor]) -> int:
+    return x.nbytes + sum(one.nbytes for one in latents)
 
 
 def _digest(params: Parameters) -> bytes:

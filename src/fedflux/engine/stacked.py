@@ -55,7 +55,7 @@ class StackedEngine(BatchedEngine):
         self._compiled = compiled
         self._steppers: dict[_Kind, Stepper] = {}
         self._advances: dict[Rule, Advance] = {}
-        self._per_client: float | None = None
+        self._per_client: dict[tuple[Rule, bool, int], float] = {}
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters, in a form that can be mapped and compiled."""
@@ -167,11 +167,12 @@ class StackedEngine(BatchedEngine):
             return min(len(jobs), ON_CPU)
         if len(jobs) <= 2:
             return len(jobs)
-        if self._per_client is None:
-            self._per_client = self._measure(start, cohort, jobs, training, rule, extras)
+        kind = (rule, training.evaluating, len(jobs[0].models))
+        if kind not in self._per_client:
+            self._per_client[kind] = self._measure(start, cohort, jobs, training, rule, extras)
         free = torch.cuda.mem_get_info(self.device)[0]
         free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(min(len(jobs), max(1.0, SHARE * free // self._per_client)))
+        return int(min(len(jobs), max(1.0, SHARE * free // self._per_client[kind])))
 
     def _measure(
         self,

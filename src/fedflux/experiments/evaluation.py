@@ -1,13 +1,13 @@
 """What a trained run is asked: both accuracies, the clusters beside the truth, why they differ, the costs."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms import READS, Algorithm
+from fedflux.algorithms import READS, Algorithm, RoundMetrics
 from fedflux.algorithms.finetune import finetune
 from fedflux.data import Cohort, Federation
 from fedflux.data.patterns import shift_parts
@@ -16,6 +16,8 @@ from fedflux.experiments.config import RunConfig
 from fedflux.experiments.scores import client_scores, cluster_scores
 from fedflux.flux.why import explain
 
+TUNED = 64
+"""Clients that are fine-tuned side by side."""
 LISTED = 1000
 """Clients whose test-time distances to all clusters are listed in the result."""
 
@@ -60,24 +62,27 @@ def evaluate(
     everyone: Cohort,
     engine: Engine,
     on_part: Callable[[Cohort], None],
+    work: RoundMetrics,
 ) -> tuple[dict[str, Any], Placements | None]:
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
 
     Fine-tuned models are for known clients: an unseen one has no labels to tune with.
 
-    Clients are asked some at a time and forgotten, so that memory does not grow with the federation.
+    Clients are asked some at a time and forgotten, so that memory does not grow with the federation. What is computed
+    beyond evaluation is counted in `work`.
     """
     known = np.full(len(everyone), np.nan)
     test = np.full(len(everyone), np.nan)
     kept = np.zeros(len(everyone), dtype=np.int64)
     placed: list[Placements] = []
-    for part in everyone.parts("test") if config.until is None else ():
+    for part in _asked(everyone, config):
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
         if own is not None:
             if config.finetune and "finetune" in READS[config.algorithm]:
                 last = Key(config.seed, config.rounds)
                 own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
+                work.count(part, training=config.finetune)
             known[ids] = engine.evaluate(own, part, "test")
         holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
@@ -96,6 +101,14 @@ def evaluate(
     listed = None if placements is None else placements.listed
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
     return {**scores, **tuned, "worst": scores["known_worst"], "test_placements": listed}, placements
+
+
+def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
+    """The clients in parts; few at a time where each is given a model of its own."""
+    for part in everyone.parts("test") if config.until is None else ():
+        step = TUNED if config.finetune else len(part)
+        for begin in range(0, len(part), step):
+            yield replace(part, ids=part.ids[begin : begin + step])
 
 
 def _answered_otherwise(

@@ -5,10 +5,10 @@ from hashlib import sha256
 from json import dumps
 from typing import Any
 
-from fedflux.algorithms import READS, make_algorithm
+from fedflux.algorithms import HARNESS, READS, make_algorithm
 from fedflux.data.patterns import shift_parts
 from fedflux.experiments.config import RunConfig
-from fedflux.experiments.presets import preset
+from fedflux.experiments.presets import preset, tuned_rate
 
 HOW_AND_WHERE = frozenset(("data_dir", "engine", "device", "out", "store", "track", "resume"))
 """Settings that say how and where to run; they do not determine the numbers."""
@@ -25,9 +25,23 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("clusters", None)
     elif config.algorithm != "flux" and told.get("clusters") == "true":
         told["clusters"] = None  # methods that need a number are told the true one anyway
+    if not _runs_the_harness(config):
+        told["preset"] = None  # a tuned rate is among the settings already
+    elif config.algorithm == "ifca":
+        told.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
     return told
+
+
+def _runs_the_harness(config: RunConfig) -> bool:
+    """Whether --preset flux-paper makes this another method."""
+    return config.preset == "flux-paper" and config.algorithm in HARNESS
+
+
+def _is_tuned(config: RunConfig) -> bool:
+    """Whether the learning rate is the method's own, and not one that everybody shares or that was told."""
+    return config.preset == "tuned" and config.lr == tuned_rate(config.dataset, config.algorithm)
 
 
 def _unread_of_shift(config: RunConfig) -> set[str]:
@@ -68,7 +82,7 @@ def folder_name(config: RunConfig, checksum: str) -> str:
 def label(config: RunConfig) -> str:
     """The algorithm, with what was set differently from its defaults: `flux (clusterer kmeans, clusters true)`."""
     told, usual = determines(config), _defaults(config)
-    own = sorted(_CHOSEN & told.keys())
+    own = sorted((_CHOSEN | {"preset"}) & told.keys())
     chosen = [f"{key.replace('_', '-')} {told[key]}" for key in own if told[key] != usual[key]]
     return f"{config.algorithm} ({', '.join(chosen)})" if chosen else config.algorithm
 
@@ -76,8 +90,9 @@ def label(config: RunConfig) -> str:
 def group(config: RunConfig, checksum: str) -> str:
     """In words, the settings that runs must share to be comparable: all but the grid and the algorithms' own."""
     told, usual = determines(config), _defaults(config)
-    own = {*GRID, *_CHOSEN, "dataset", "clients", *(["lr"] if config.preset == "tuned" else [])}
+    own = {*GRID, *_CHOSEN, "preset", "dataset", "clients", *(["lr"] if _is_tuned(config) else [])}
     shared = {key: value for key, value in told.items() if key not in own}
+    shared |= {"preset": "tuned"} if _is_tuned(config) else {}
     differing = [
         f"{key.replace('_', '-')} {value}"
         for key, value in shared.items()

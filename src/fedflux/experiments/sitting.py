@@ -135,7 +135,9 @@ class Sitting:
             costly = [*records, _record(len(records), metrics)]
         begin = perf_counter()
         tell = partial(self._tell_after, state, records, "testing")
-        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell)
+        work = RoundMetrics()
+        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work)
+        costly = [*costly, _record(len(records), work)]
         result = {
             **scores,
             **cluster_figures(self.algorithm, state, self.federation),
