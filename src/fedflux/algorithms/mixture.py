@@ -7,12 +7,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedflux.algorithms.base import aggregate
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Job, Key, Stack, Training
-from fedflux.engine.rules import Batch, Extras, Operations, Sgd
+from fedflux.engine.rules import Batch, Extras, LossRule, Operations, Sgd
 from fedflux.engine.stack import Parameters
 
 Floats = NDArray[np.float64]
@@ -40,34 +39,12 @@ def settled(evidence: Floats) -> Floats:
 
 
 @dataclass(frozen=True)
-class WeightedLoss:
+class WeightedLoss(LossRule):
     """Descend (1/|B|) Σ_j q_j f_j; q is the extra `weights`, by position in the client's training part."""
 
-    optimiser: Sgd
-
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
-        """Zero velocity for every trained tensor."""
-        return self.optimiser.start(operations.trained(params[0]))
-
-    def step(
-        self,
-        operations: Operations,
-        params: tuple[Parameters, ...],
-        memory: Parameters,
-        batch: Batch,
-        extras: Extras,
-        index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], Parameters]:
-        """One gradient step."""
-        (model,) = params
-        trained = operations.trained(model)
-
-        def loss(at: Parameters) -> Tensor:
-            losses = cross_entropy(operations.apply({**model, **at}, batch.x), batch.y, reduction="none")
-            return batch.mean(extras["weights"][batch.positions] * losses)
-
-        moved, memory = self.optimiser.update(operations, trained, operations.gradient(loss, trained), memory)
-        return ({**model, **moved},), memory
+    def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
+        """q_j f_j."""
+        return extras["weights"][batch.positions] * super().losses(operations, params, batch, extras)
 
 
 def train_mixture(

@@ -117,7 +117,11 @@ class LossRule:
         trained = operations.trained(model)
 
         def loss(at: Parameters) -> Tensor:
-            return batch.mean(cross_entropy(operations.apply({**model, **at}, batch.x), batch.y, reduction="none"))
+            return batch.mean(self.losses(operations, {**model, **at}, batch, extras))
 
         moved, memory = self.optimiser.update(operations, trained, operations.gradient(loss, trained), memory)
         return ({**model, **moved},), memory
+
+    def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
+        """What is averaged over the batch: each example's cross-entropy."""
+        return cross_entropy(operations.apply(params, batch.x), batch.y, reduction="none")
