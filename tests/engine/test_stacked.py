@@ -134,6 +134,20 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     assert apart(whole, other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))) < 1e-12
 
 
+@pytest.mark.parametrize("lanes", [1, 2, 3, 9])
+def test_clients_side_by_side_do_not_touch_each_other(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflux.engine.replay.LANES", lanes)
+    _, loop, other = pair("resnet9")
+    federation = make_federation(SHAPES["resnet9"], (23, 8, 17, 9, 17))
+    cohort = federation.cohort(range(5))
+    for round in (1, 2):
+        one, two = (
+            engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(1, round))
+            for engine in (loop, other)
+        )
+        assert apart(one, two) < 1e-10
+
+
 def test_a_second_round_of_the_same_clients_reuses_the_stepper() -> None:
     federation, loop, other = pair("mlp")
     assert isinstance(other, StackedEngine)

@@ -42,6 +42,10 @@ class OnDevice:
         """Where each client begins, and the end, when one is put after another."""
         return np.concatenate([[0], np.cumsum(self.sizes)])
 
+    def one(self, position: int) -> "OnDevice":
+        """One of these clients."""
+        return OnDevice(self.x, self.y, self.begins[position, None], self.sizes[position, None])
+
     def rows(self, some: NDArray[np.int64] | None = None) -> Tensor:
         """The rows of these clients (of all), one client after another; counted on the device."""
         begins, sizes = (self.begins, self.sizes) if some is None else (self.begins[some], self.sizes[some])

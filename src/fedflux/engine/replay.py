@@ -1,7 +1,8 @@
-"""Client by client, each step a replayed CUDA graph: for models that are too big to stack, or may not be.
+"""Clients each by itself, steps replayed as CUDA graphs: for models that are too big to stack, or may not be.
 
 BatchNorm takes statistics of a client's own batch, which may not be filled up with other examples. Such models are
-trained one client after another; what is saved is the host's work between the kernels.
+trained each by itself, a few at a time; what is saved is the host's work between the kernels, and the idle parts of the
+GPU.
 """
 
 from collections.abc import Sequence
@@ -15,15 +16,19 @@ from fedflux.data import Cohort
 from fedflux.engine.arena import OnDevice
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.inference import BatchedEngine
+from fedflux.engine.lanes import Lanes
 from fedflux.engine.loop import check_finite
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.engine.stepper import Resident, Sets, Stepper, room_for, single_advance
+from fedflux.engine.stepper import Resident, Sets, Stepper, room_for, single_advance, together
+
+LANES = 5
+"""Clients trained side by side."""
 
 
 class ReplayEngine(BatchedEngine):
-    """Clients' data stays on the device; one stepper serves them in turn."""
+    """Clients' data stays on the device; a few steppers serve them in turn."""
 
     name = "stacked"
 
@@ -38,7 +43,7 @@ class ReplayEngine(BatchedEngine):
         super().__init__(model, device, precision, pixels)
         # another layout means other kernels, whose rounding a strict run does not want
         self._channels_last = torch.device(device).type == "cuda" and precision != "fp32-strict"
-        self._made: tuple[tuple[object, ...], Stepper] | None = None
+        self._made: tuple[tuple[object, ...], Lanes] | None = None
         self._forward = torch.compile(self._plain, dynamic=False) if compiled else self._plain
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
@@ -63,56 +68,78 @@ class ReplayEngine(BatchedEngine):
         rule: Rule | None = None,
         extras: Sequence[Extras] | None = None,
     ) -> Stack:
-        """Local training of every job in order."""
+        """Local training of all jobs, some side by side, those of like size together."""
         rule = rule or LossRule(Sgd(training.lr, training.momentum))
         self._model.train(not training.evaluating)
-        sizes = {job.client: cohort.federation.size(job.client, training.split) for job in jobs}
-        steps = room_for(max(-(-size // training.batch_size) for size in sizes.values()))
-        rows: list[Parameters] = []
-        for position, job in enumerate(jobs):
-            sets: Sets = tuple(self._in_place(start.row(model)) for model in job.models)
-            told = dict(extras[position]) if extras else {}
-            held = self.resident(cohort, [job.client], training.split)
-            shape = (steps, 1, training.batch_size)
-            stepper = self._stepper(rule, held, training.evaluating, shape, sets, told)
-            stepper.load(sets, told)
-            self._epochs(stepper, sizes[job.client], job.client, training, key)
-            rows += [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
-        trained = Stack.join(rows)
+        sizes = [cohort.federation.size(job.client, training.split) for job in jobs]
+        room = room_for(-(-max(sizes) // training.batch_size))
+        order = sorted(range(len(jobs)), key=lambda k: -sizes[k])
+        width = -(-len(jobs) // -(-len(jobs) // LANES))
+        beside = together(extras, self.device) if extras else {}
+        rows: dict[int, list[Parameters]] = {}
+        for some in (order[begin : begin + width] for begin in range(0, len(jobs), width)):
+            clients = [jobs[k].client for k in some]
+            held = self.resident(cohort, clients, training.split)
+            sets: list[Sets] = [tuple(self._in_place(start.row(m)) for m in jobs[k].models) for k in some]
+            told = [{name: tensor[k] for name, tensor in beside.items()} for k in some]
+            lanes = self._lanes_for(rule, held, training, room, sets[0], told[0], width)
+            for lane, stepper in enumerate(lanes.steppers[: len(some)]):
+                stepper.data.turn_to(held.one(lane))
+                stepper.load(sets[lane], told[lane])
+            self._epochs(lanes, [sizes[k] for k in some], clients, training, key)
+            for k, stepper in zip(some, lanes.steppers, strict=False):
+                rows[k] = [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
+        trained = Stack.join([row for k in range(len(jobs)) for row in rows[k]])
         check_finite(trained, jobs, key)
         return trained
 
-    def _epochs(self, stepper: Stepper, size: int, client: int, training: Training, key: Key) -> None:
-        """Full batches, then the last one in its own size; BatchNorm leaves out one of a single example."""
-        full, rest = divmod(size, training.batch_size)
-        for order in epoch_orders(key, client, size, training.epochs):
-            filled = np.zeros((full + (rest > 0)) * training.batch_size, dtype=np.int64)
-            filled[:size] = order
-            stepper.begin(torch.from_numpy(filled.reshape(-1, 1, training.batch_size)).to(self.device))
-            for _ in range(full):
-                stepper.step(True)
-            if rest > (1 if self._has_batch_norm else 0):
-                stepper.step(True, rest)
+    def _epochs(self, lanes: Lanes, sizes: Sequence[int], clients: Sequence[int], training: Training, key: Key) -> None:
+        """Full batches, then each last one in its own size; BatchNorm leaves out one of a single example.
 
-    def _stepper(
+        Lanes that hold more come first.
+        """
+        batch = training.batch_size
+        full = [size // batch for size in sizes]
+        rests = [size % batch for size in sizes]
+        orders = [epoch_orders(key, client, n, training.epochs) for client, n in zip(clients, sizes, strict=True)]
+        for epoch in zip(*orders, strict=True):
+            for stepper, order, size in zip(lanes.steppers, epoch, sizes, strict=False):
+                filled = np.zeros(-(-size // batch) * batch, dtype=np.int64)
+                filled[:size] = order
+                stepper.begin(torch.from_numpy(filled.reshape(-1, 1, batch)).to(self.device))
+            for step in range(full[0]):
+                lanes.step(sum(n > step for n in full), batch)
+            least = 2 if self._has_batch_norm else 1
+            if len(set(rests)) == 1 and rests[0] >= least:
+                lanes.step(len(sizes), rests[0])
+                continue
+            for stepper, rest in zip(lanes.steppers, rests, strict=False):
+                if rest >= least:
+                    stepper.step(True, rest)
+
+    def _lanes_for(
         self,
         rule: Rule,
         held: OnDevice,
-        evaluating: bool,
-        shape: tuple[int, int, int],
+        training: Training,
+        room: int,
         sets: Sets,
         extras: Extras,
-    ) -> Stepper:
-        """The one made before, turned to this client, or a new one where something else has another shape or place."""
+        width: int,
+    ) -> Lanes:
+        """Those made before, or new ones where something else has another shape or place."""
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kind = (rule, evaluating, shape, len(sets), shapes)
-        if self._made is None or self._made[0] != kind or self._made[1].data.x is not held.x:
-            own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
-            kept = {name: tensor.to(self.device).clone() for name, tensor in extras.items()}
+        shape = (room, 1, training.batch_size)
+        kind = (rule, training.evaluating, shape, len(sets), shapes, width)
+        if self._made is None or self._made[0] != kind or self._made[1].steppers[0].data.x is not held.x:
             advance = single_advance(rule, self, self._pictures)
-            data = Resident.of(held)
-            self._made = kind, Stepper(advance, lambda sets: rule.start(self, sets), own, kept, data, shape)
-        self._made[1].data.turn_to(held)
+            steppers = []
+            for _ in range(width):
+                own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
+                kept = {name: tensor.clone() for name, tensor in extras.items()}
+                data = Resident.of(held.one(0))
+                steppers.append(Stepper(advance, lambda sets: rule.start(self, sets), own, kept, data, shape))
+            self._made = kind, Lanes(steppers)
         return self._made[1]
 
     def _pictures(self, x: Tensor) -> Tensor:

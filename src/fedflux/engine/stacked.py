@@ -17,7 +17,7 @@ from fedflux.engine.replay import ReplayEngine
 from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
 from fedflux.engine.schedule import schedules
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for
+from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for, together
 
 SHARE = 0.4
 """The part of the free GPU memory that a chunk of clients may take."""
@@ -106,11 +106,11 @@ class StackedEngine(BatchedEngine):
         clients = tuple(job.client for job in jobs)
         sizes = [cohort.federation.size(client, training.split) for client in clients]
         sets = _sets(start, jobs)
-        together = _together(extras, self.device)
+        beside = together(extras, self.device)
         steps = room_for(max(-(-size // training.batch_size) for size in sizes))
         shape = (steps, len(jobs), training.batch_size)
-        stepper = self._stepper(rule, cohort, clients, training, shape, sets, together)
-        stepper.load(sets, together)
+        stepper = self._stepper(rule, cohort, clients, training, shape, sets, beside)
+        stepper.load(sets, beside)
         for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
             stepper.begin(epoch.positions, epoch.real)
             for whole in epoch.whole.tolist():
@@ -195,7 +195,7 @@ class StackedEngine(BatchedEngine):
         memory = self._fresh(rule)(sets)
         index = torch.zeros(2, dtype=torch.int64, device=self.device)
         advance = mapped_advance(rule, self, self._images)
-        advance(sets, memory, _together(extras[:2], self.device), data, where, None, index)
+        advance(sets, memory, together(extras[:2], self.device), data, where, None, index)
         torch.cuda.synchronize(self.device)
         return max((torch.cuda.max_memory_allocated(self.device) - before) / 2, 1.0)
 
@@ -203,20 +203,6 @@ class StackedEngine(BatchedEngine):
 def _sets(start: Stack, jobs: Sequence[Job]) -> Sets:
     """The parameter sets that the jobs begin from, side by side."""
     return tuple(dict(start.take([job.models[s] for job in jobs]).tensors) for s in range(len(jobs[0].models)))
-
-
-def _together(extras: Sequence[Extras], device: str) -> dict[str, Tensor]:
-    """The clients' extras side by side; shorter ones, such as sample weights, are filled up with zeros."""
-    together = {}
-    for name in extras[0]:
-        tensors = [one[name] for one in extras]
-        longest = max((len(t) for t in tensors if t.ndim), default=0)
-        filled = [
-            torch.cat([t, t.new_zeros(longest - len(t), *t.shape[1:])]) if t.ndim and len(t) < longest else t
-            for t in tensors
-        ]
-        together[name] = torch.stack(filled).to(device)
-    return together
 
 
 def stacked_engine(

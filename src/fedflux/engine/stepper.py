@@ -3,7 +3,7 @@ epoch's positions, the data), and a counter there says which step it is, so the 
 GPU a step is recorded once as a CUDA graph and replayed.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -185,13 +185,20 @@ class Stepper:
         """One step; `whole`: no batch needs a mask; `size`: only so many of the batch's examples."""
         size = self.positions.shape[2] if size is None else size
         if self.data.x.device.type != "cuda":
-            self._run(whole, size)
+            self.run(whole, size)
             return
         if (whole, size) not in self._graphs:
-            self._graphs[whole, size] = self._capture(whole, size)
+            self._graphs[whole, size] = record(lambda: self.run(whole, size), self.state, self._pool)
+            self._pool = self._graphs[whole, size].pool()
         self._graphs[whole, size].replay()
 
-    def _run(self, whole: bool, size: int) -> None:
+    @property
+    def state(self) -> Any:
+        """All that a step changes."""
+        return self.params, self.memory, self.counter, self.index
+
+    def run(self, whole: bool, size: int) -> None:
+        """One step, kernel by kernel."""
         where = self.positions.index_select(0, self.counter)[0][:, :size]
         real = None if whole else self.real.index_select(0, self.counter)[0]
         after = self._advance(self.params, self.memory, self.extras, self.data, where, real, self.index)
@@ -199,29 +206,42 @@ class Stepper:
         self.counter += 1
         self.index += 1 if real is None else real.any(dim=1)
 
-    def _capture(self, whole: bool, size: int) -> torch.cuda.CUDAGraph:
-        """Record one step; the rehearsals before it change the state, which is put back."""
-        state = (self.params, self.memory, self.counter, self.index)
-        kept = tree_map(torch.clone, state)
-        side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(REHEARSALS):
-                copy_into(state, kept)
-                self._run(whole, size)
-        torch.cuda.current_stream().wait_stream(side)
-        copy_into(state, kept)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=self._pool):
-            self._run(whole, size)
-        self._pool = graph.pool()
-        copy_into(state, kept)
-        return graph
+
+def record(run: Callable[[], None], state: Any, pool: Any = None) -> torch.cuda.CUDAGraph:
+    """A run as a CUDA graph; the rehearsals before it change the state, which is put back."""
+    kept = tree_map(torch.clone, state)
+    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        for _ in range(REHEARSALS):
+            copy_into(state, kept)
+            run()
+    torch.cuda.current_stream().wait_stream(side)
+    copy_into(state, kept)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph, pool=pool):
+        run()
+    copy_into(state, kept)
+    return graph
 
 
 def room_for(steps: int) -> int:
     """Steps that a stepper sets aside: the next power of two, so that cohorts of unlike sizes can share one."""
     return 1 << max(steps - 1, 0).bit_length()
+
+
+def together(extras: Sequence[Extras], device: str) -> dict[str, Tensor]:
+    """The clients' extras side by side; shorter ones, such as sample weights, are filled up with zeros."""
+    beside = {}
+    for name in extras[0]:
+        tensors = [one[name] for one in extras]
+        longest = max((len(t) for t in tensors if t.ndim), default=0)
+        filled = [
+            torch.cat([t, t.new_zeros(longest - len(t), *t.shape[1:])]) if t.ndim and len(t) < longest else t
+            for t in tensors
+        ]
+        beside[name] = torch.stack(filled).to(device)
+    return beside
 
 
 def _own(tensor: Tensor) -> Tensor:
