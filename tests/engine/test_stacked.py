@@ -69,6 +69,21 @@ def test_float64_training_agrees_to_rounding(model: str) -> None:
     assert apart(one, loop.initial()) > 1e-3  # something was learned
 
 
+@pytest.mark.parametrize("precision", ["fp32-strict", "bf16"])
+def test_fused_layers_can_be_mapped(precision: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation((3, 16, 16))
+    cohort = federation.cohort(range(4))
+    model = build_model("lenet5", (3, 16, 16), 5, seed=1)
+    model = model if precision == "bf16" else model.double()
+    ends = []
+    for fused in (False, True):
+        monkeypatch.setattr(StackedEngine, "_fuses_pooling", lambda *_, fused=fused: fused)
+        engine = StackedEngine(deepcopy(model), "cpu", precision)
+        ends.append(engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(5, 2)))
+    assert 0 < apart(*ends) < (3e-3 if precision == "bf16" else 1e-12)
+    assert apart(ends[0], Stack.of(model)) > 0.02
+
+
 @pytest.mark.parametrize("model", SHAPES)
 def test_training_on_another_part_in_evaluation_mode_agrees(model: str) -> None:
     federation, loop, other = pair(model)

@@ -1,7 +1,7 @@
 """Evaluation, predictions, losses and latents in large batches: clients that share a model are run together."""
 
 from collections.abc import Sequence
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -26,8 +26,6 @@ LATENT_BYTES = 4 * 2**30
 class BatchedEngine(LoopEngine):
     """The reference engine with everything but training done across clients at once."""
 
-    fuses_pooling: ClassVar[bool] = False
-
     def __init__(
         self,
         model: nn.Module,
@@ -38,6 +36,10 @@ class BatchedEngine(LoopEngine):
         super().__init__(model, device, precision, pixels)
         self._arena = Arena(device)
         self._latest: tuple[Stack, Sequence[Features], Tensor] | None = None
+
+    def _fuses_pooling(self, device: str, precision: str) -> bool:
+        """In large batches the library's layers are good enough."""
+        return False
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split; very many members are scored some at a time."""

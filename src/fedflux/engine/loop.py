@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,8 +34,6 @@ class LoopEngine:
     """Trains and evaluates clients one by one on one device."""
 
     name = "loop"
-    fuses_pooling: ClassVar[bool] = True
-    """Whether convolutions with pooling run in the form that is faster on a CPU, one client at a time."""
 
     def __init__(
         self,
@@ -49,7 +47,7 @@ class LoopEngine:
         self.device = device
         self.precision = precision
         self._pixels = pixels
-        fused = self.fuses_pooling and device == "cpu" and precision != "bf16"
+        fused = self._fuses_pooling(device, precision)
         self._model = (with_fused_pooling(model) if fused else model).to(device)
         self._functional = Functional(self._model)
         self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -60,6 +58,10 @@ class LoopEngine:
         self._recent = RecentLatents()
         self.recipe: Recipe | None = None
         """How to draw further initial models; without it there is only the one."""
+
+    def _fuses_pooling(self, device: str, precision: str) -> bool:
+        """Whether convolutions with pooling run in the form that is faster on a CPU, one client at a time."""
+        return device == "cpu" and precision != "bf16"
 
     def initial(self, count: int = 1) -> Stack:
         """Models as they are built: the first is everyone's, the others are drawn apart from it."""

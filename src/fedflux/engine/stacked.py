@@ -57,6 +57,10 @@ class StackedEngine(BatchedEngine):
         self._advances: dict[Rule, Advance] = {}
         self._per_client: dict[tuple[Rule, bool, int], float] = {}
 
+    def _fuses_pooling(self, device: str, precision: str) -> bool:
+        """On a GPU, where convolutions of many clients would be grouped ones."""
+        return torch.device(device).type == "cuda"
+
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters, in a form that can be mapped and compiled."""
         with self._autocast():

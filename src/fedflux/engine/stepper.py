@@ -10,7 +10,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.utils._pytree import tree_map
+from torch.utils._pytree import tree_leaves, tree_map
 
 from fedflux.engine.arena import OnDevice
 from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
@@ -250,5 +250,8 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def copy_into(place: Any, source: Any) -> None:
-    """Copy tensors into those at the same place of another structure."""
-    tree_map(lambda old, new: old if old is new else old.copy_(new), place, source)
+    """Copy tensors into those at the same place of another structure, all of one type in one call."""
+    pairs = [(old, new) for old, new in zip(tree_leaves(place), tree_leaves(source), strict=True) if old is not new]
+    for dtype in {old.dtype for old, _ in pairs}:
+        some = [pair for pair in pairs if pair[0].dtype == dtype]
+        torch._foreach_copy_([old for old, _ in some], [new for _, new in some])

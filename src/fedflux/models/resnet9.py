@@ -7,7 +7,8 @@ from fedflux.models.protocol import EncoderHead
 
 
 def _block(inputs: int, outputs: int, pool: bool = False) -> nn.Sequential:
-    layers = [nn.Conv2d(inputs, outputs, 3, padding=1), nn.BatchNorm2d(outputs), nn.ReLU()]
+    # no bias: BatchNorm takes the mean away again
+    layers = [nn.Conv2d(inputs, outputs, 3, padding=1, bias=False), nn.BatchNorm2d(outputs), nn.ReLU()]
     return nn.Sequential(*layers, *([nn.MaxPool2d(2)] if pool else []))
 
 
