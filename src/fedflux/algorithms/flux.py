@@ -15,9 +15,11 @@ from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusters, find_clusters, with_centroids
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.trigger import should_cluster
-from fedflux.flux.wire import client_bytes, join_arrays, to_arrays
+from fedflux.flux.wire import client_bytes, from_arrays, join_arrays, to_arrays
 
 UNPLACED = -1
+GROWTH = 1.5
+"""Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,6 +37,8 @@ class FluxState:
     """The ids of the clients behind `descriptors`, in order of description."""
     descriptors: Mapping[str, NDArray[np.generic]] | None = None
     """As they were sent, which is an eighth of what is computed with: there may be very many."""
+    clustered: int = 0
+    """How many of the described clients the clusters were found from; later ones were placed."""
 
 
 @dataclass(frozen=True)
@@ -47,7 +51,7 @@ class Flux:
 
     settings: Settings
     grouping: Literal["found", "prior", "true"] = "found"
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
 
     @property
     def uses_truth(self) -> bool:
@@ -66,6 +70,7 @@ class Flux:
         metrics = RoundMetrics()
         if state.clusters is not None:
             state = self._place_newcomers(state, cohort, engine, metrics)
+            state = self._refine(state, cohort.federation, metrics)
         state = self._train(state, cohort, engine, metrics)
         scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
@@ -114,7 +119,29 @@ class Flux:
             clusters=clusters,
             described=cohort.ids,
             descriptors=to_arrays(descriptors),
+            clustered=len(cohort),
         )
+
+    def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
+        """Cluster everyone who is described by now, once they are many more or nobody is left to come.
+
+        A new cluster goes on from the models that its members had.
+        """
+        count = len(state.described)
+        everyone = count == len(federation) > state.clustered
+        if state.descriptors is None or not (everyone or count >= GROWTH * state.clustered):
+            return state
+        members = federation.cohort(state.described)
+        with metrics.timed("clustering"):
+            clusters = self._group(from_arrays(state.descriptors), members)
+        came_from = state.assignment[list(state.described)]
+        shares = np.zeros((len(clusters.centroids), len(state.models)))
+        np.add.at(shares, (clusters.labels, came_from), 1)
+        assignment = state.assignment.copy()
+        assignment[list(state.described)] = clusters.labels
+        metrics.events.append(f"round {state.round}: {len(shares)} clusters of {count} clients")
+        models = state.models.average(shares)
+        return replace(state, models=models, assignment=assignment, clusters=clusters, clustered=count)
 
     def _group(self, descriptors: Descriptors, cohort: Cohort) -> Clusters:
         if not self.uses_truth:

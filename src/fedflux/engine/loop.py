@@ -54,7 +54,7 @@ class LoopEngine:
         self._has_batch_norm = has_batch_norm(model)
         self._normalisation = Normalisation(self._model)
         self._dtype = next(iter(model.parameters())).dtype
-        self._initial = Stack.of(model)
+        self._initial = Stack.of(self._model)
         self._recent = RecentLatents()
         self.recipe: Recipe | None = None
         """How to draw further initial models; without it there is only the one."""

@@ -52,7 +52,8 @@ class StackedEngine(BatchedEngine):
         compiled: bool = False,
     ) -> None:
         super().__init__(model, device, precision, pixels)
-        self._compiled = compiled
+        # torch.compile cannot map the gradients of fused layers, which gain more than compiling does
+        self._compiled = compiled and self._model is model
         self._steppers: dict[_Kind, Stepper] = {}
         self._advances: dict[Rule, Advance] = {}
         self._per_client: dict[tuple[Rule, bool, int], float] = {}

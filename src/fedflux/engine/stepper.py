@@ -3,7 +3,9 @@ epoch's positions, the data), and a counter there says which step it is, so the 
 GPU a step is recorded once as a CUDA graph and replayed.
 """
 
-from collections.abc import Callable, Sequence
+import gc
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -211,18 +213,32 @@ def record(run: Callable[[], None], state: Any, pool: Any = None) -> torch.cuda.
     """A run as a CUDA graph; the rehearsals before it change the state, which is put back."""
     kept = tree_map(torch.clone, state)
     side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(side):
-        for _ in range(REHEARSALS):
-            copy_into(state, kept)
+    with _nothing_freed():
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            for _ in range(REHEARSALS):
+                copy_into(state, kept)
+                run()
+        torch.cuda.current_stream().wait_stream(side)
+        copy_into(state, kept)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph, pool=pool):
             run()
-    torch.cuda.current_stream().wait_stream(side)
-    copy_into(state, kept)
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph, pool=pool):
-        run()
     copy_into(state, kept)
     return graph
+
+
+@contextmanager
+def _nothing_freed() -> Iterator[None]:
+    """The collector waits: should it free an older graph in the midst of a recording, that would spoil it."""
+    gc.collect()
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
 
 
 def room_for(steps: int) -> int:

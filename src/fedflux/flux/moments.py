@@ -56,7 +56,12 @@ def moments(sums: MomentSums, copies: int = 1) -> Moments:
 
     `copies` of every example multiply the counts and leave means and covariances as they are.
     """
-    count, first, second = (tensor.cpu().numpy() for tensor in (sums.count, sums.first, sums.second))
+    together = torch.cat([sums.count[:, None], sums.first, sums.second], dim=1).cpu().numpy()  # one trip, not three
+    count, first, second = (
+        together[:, 0],
+        together[:, 1 : 1 + sums.first.shape[1]],
+        together[:, 1 + sums.first.shape[1] :],
+    )
     n = np.maximum(count, 1)[:, None]
     mean = first / n
     length = mean.shape[1]

@@ -1,6 +1,7 @@
 """S2, the shared projector: a PCA of synthetic points, so that every client derives the same map from the bounds."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 import torch
@@ -26,9 +27,16 @@ class Projector:
 
     def project(self, latents: Tensor) -> Tensor:
         """Reduced latents in float64, on the latents' device."""
-        mean = torch.as_tensor(self.mean, device=latents.device)
-        components = torch.as_tensor(self.components, device=latents.device)
-        return (latents.double() - mean) @ components.T
+        mean, turned = _on(self, latents.device)
+        return (latents.double() - mean) @ turned
+
+
+@lru_cache(maxsize=4)
+def _on(projector: Projector, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Mean and componentsᵀ, sent to a device once and not for every client."""
+    parts = (torch.as_tensor(part, device=device) for part in (projector.mean, projector.components))
+    mean, components = parts
+    return mean, components.T
 
 
 def fit_projector(bounds: Bounds, components: int = COMPONENTS, points: int = POINTS, seed: int = SEED) -> Projector:
