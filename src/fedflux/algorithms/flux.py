@@ -105,7 +105,7 @@ class Flux:
         metrics.send(cohort, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
         metrics.count(cohort, forward=1)
         with metrics.timed("clustering"):
-            clusters = self._group(descriptors, cohort)
+            clusters = self._group(descriptors, cohort.federation, cohort.ids)
         assignment = state.assignment.copy()
         assignment[list(cohort.ids)] = clusters.labels
         count = len(clusters.centroids)
@@ -131,9 +131,8 @@ class Flux:
         everyone = count == len(federation) > state.clustered
         if state.descriptors is None or not (everyone or count >= GROWTH * state.clustered):
             return state
-        members = federation.cohort(state.described)
         with metrics.timed("clustering"):
-            clusters = self._group(from_arrays(state.descriptors), members)
+            clusters = self._group(from_arrays(state.descriptors), federation, state.described)
         came_from = state.assignment[list(state.described)]
         shares = np.zeros((len(clusters.centroids), len(state.models)))
         np.add.at(shares, (clusters.labels, came_from), 1)
@@ -143,12 +142,13 @@ class Flux:
         models = state.models.average(shares)
         return replace(state, models=models, assignment=assignment, clusters=clusters, clustered=count)
 
-    def _group(self, descriptors: Descriptors, cohort: Cohort) -> Clusters:
+    def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:
+        """Clusters of the clients with these ids, in the order of their descriptors."""
         if not self.uses_truth:
             return find_clusters(descriptors, self.settings.clusterer)
-        truth = cohort.federation.truth
+        truth = federation.truth
         assert truth is not None
-        members = truth[list(cohort.ids)]
+        members = truth[list(ids)]
         if self.grouping == "true":
             return with_centroids(descriptors, members)
         return find_clusters(descriptors, replace(self.settings.clusterer, clusters=len(np.unique(members))))
