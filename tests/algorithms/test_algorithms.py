@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedflux.algorithms import ALGORITHMS, Settings, make_algorithm
-from fedflux.algorithms.base import aggregate
+from fedflux.algorithms.base import RoundMetrics, aggregate
 from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
 from fedflux.data.sources import load
@@ -106,6 +106,39 @@ def test_late_clients_are_placed_and_absent_ones_completed(federation: Federatio
     assert costs.up[5] == history[2].up[4] - history[3].up[4]
     assert state.described == (0, 1, 2, 3, 4, 5)
     assert len(algorithm.described(state).sent["mean"]) == 6
+
+
+def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation, engine: Engine) -> None:
+    """Those who come first are described first, whatever their ids."""
+    truth = federation.truth
+    assert truth is not None
+    groups = {1: [5, 2, 4], 2: [5, 2, 4], 3: [0, 5], 4: [1, 3, 5]}
+    for name in ("oracle", "flux-prior", "flux"):
+        _, state, history, _ = play(name, federation, engine, cohort=lambda r: groups[r])
+        assert state.described == (2, 4, 5, 0, 1, 3)
+        assert state.clustered == 6
+        assert sum("clusters of" in event for metrics in history for event in metrics.events) == 2
+        assert len(state.models) == len(state.clusters.centroids) == len(np.unique(state.assignment))
+        if name == "oracle":
+            np.testing.assert_array_equal(
+                state.assignment[:, None] == state.assignment[None], truth[:, None] == truth[None]
+            )
+
+
+def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, engine: Engine) -> None:
+    algorithm, state, _, view = play("oracle", federation, engine, rounds=2)
+    one = state.models.take([0, 0]).tensors
+    models = Stack(
+        {name: tensor + torch.tensor([0.0, 1.0]).view(2, *[1] * (tensor.ndim - 1)) for name, tensor in one.items()}
+    )
+    came_from = np.array([0, 1, 0, 1, 1, 0])
+    before = replace(state, models=models, assignment=came_from, clustered=3)
+    after = algorithm._refine(before, view, RoundMetrics())
+    assert after.clustered == 6
+    for cluster in range(len(after.models)):
+        share = came_from[after.assignment == cluster].mean()  # of model 1, which is model 0 and one more
+        for name, tensor in after.models.row(cluster).items():
+            torch.testing.assert_close(tensor, models.row(0)[name] + share)
 
 
 def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: Engine) -> None:
