@@ -162,6 +162,7 @@ class _ConvReluPool(torch.autograd.Function):
         x, weight, _, padding, _, narrow_places = inputs
         _, windows, wide, out = output
         ctx.mark_non_differentiable(windows, wide, out)
+        ctx.set_materialize_grads(False)  # or zeros would be made for these three
         ctx.save_for_backward(windows, wide, out, narrow_places)
         ctx.shapes = ((x.shape[0], *(length + 2 * padding for length in x.shape[1:3]), x.shape[3]), weight.shape)
         ctx.padding = padding
