@@ -4,7 +4,7 @@
 
 Each method is run with each rate on the four shifts at level 4, seed 42; the rate with the best mean validation
 accuracy of the last round counts. Test parts are not looked at. Finished runs are not repeated, so it can be stopped
-and gone on with, and runs of other machines can be merged into its store (`fedflux merge`).
+and gone on with, and runs of other machines can be merged into its store (`fedflux store merge`).
 """
 
 from argparse import ArgumentParser
@@ -39,6 +39,9 @@ def scores(told: dict[str, Any], algorithms: list[str], out: Path, jobs: int) ->
         cells = plan({**told, "lr": rate}, algorithms, SHIFTS, [4], [42], out)
         answer = compare(cells, Store(out), jobs, algorithms[0])
         print(f"rate {rate}: {answer['ran']} runs, {len(answer['failed'])} failed", flush=True)
+        broken = [one for one in answer["failed"] if "diverged" not in one["why"]]
+        if broken:
+            raise SystemExit(f"{broken[0]['cell']}: {broken[0]['why']}")
         for name in algorithms:
             mine = [validation(cell, Store(out)) for cell in cells if cell.config.algorithm == name]
             found[name][str(rate)] = round(fmean(mine), 2)

@@ -138,7 +138,7 @@ def _pools(layer: nn.Module) -> bool:
 class _ConvReluPool(torch.autograd.Function):
     """(channels, height, width, examples) → (channels out, height / 2, width / 2, examples), and what gradients need.
 
-    Written in operations that can be mapped over clients.
+    Written in operations that can be mapped over clients. Gradients of first order only.
     """
 
     generate_vmap_rule = True
