@@ -87,10 +87,6 @@ UPDATES: dict[str, tuple[Tamper, str]] = {
     "other start": (changed("train", other_base), "version 00000000"),
     "false count": (changed("train", boast), "but said"),
     "nothing": (changed("train", no_arrays), "holds no model"),
-    "NaN accuracy": (
-        changed("evaluate", lambda c: c.__setitem__("metrics", MetricRecord({"accuracy": float("nan")}))),
-        "",
-    ),
 }
 
 
