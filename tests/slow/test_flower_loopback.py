@@ -141,6 +141,21 @@ def test_a_deployment_gives_the_local_engines_clusters_and_accuracies(tmp_path: 
     assert {int(r): (t["down"], t["up"]) for r, t in result["bytes"].items()} == wire
 
 
+def test_ray_simulation_gives_the_local_engines_clusters_and_accuracies(tmp_path: Path) -> None:
+    pytest.importorskip("ray", reason="needs Ray: pip install 'flwr[simulation]'")
+    told = {"clients": 4, "seed": 18, "level": 4, "rounds": 4, "shift": "px", "dataset": "digits"}
+    local = run_config(make_config({**told, "engine": "loop", "out": str(tmp_path / "local"), "store": "none"}))
+    with Loopback(tmp_path / "here") as here:
+        here.start_superlink(ray=True)
+        config = {**DIGITS, **told, "min-nodes": 4, "out": str(tmp_path / "run")}
+        running = here.submit(APP, config, simulated=4)
+        wait_for("end of the run", lambda: running.poll() is not None, 400)
+        result = read_object(tmp_path / "run" / "result.json")
+        assert result is not None, here.log("run").read_text(encoding="utf-8")
+    assert [result["assignment"][str(client)] for client in range(4)] == local["assignment"]
+    assert abs(result["known"] - local["known"]) < 2
+
+
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "fedflux.deploy.flower.loopback", "--app", str(APP), "--nodes", "2"]
     script = subprocess.Popen([*command, "--out", str(tmp_path)], start_new_session=True, stdout=subprocess.DEVNULL)

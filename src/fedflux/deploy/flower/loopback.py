@@ -64,8 +64,11 @@ class Loopback:
             "OMP_NUM_THREADS": "1",
         }
 
-    def start_superlink(self) -> None:
-        """The server; nodes, keys and runs are kept in a database, so that it may be killed and started again."""
+    def start_superlink(self, ray: bool = False) -> None:
+        """The server; nodes, keys and runs are kept in a database, so that it may be killed and started again.
+
+        With `ray` it runs its nodes itself, as Flower's simulation on Ray does, and none are to be started.
+        """
         certificates = self.folder / "certificates"
         self._start(
             "superlink",
@@ -74,7 +77,7 @@ class Loopback:
             *("--ssl-ca-certfile", str(certificates / "ca.crt")),
             *("--ssl-certfile", str(certificates / "server.crt")),
             *("--ssl-keyfile", str(certificates / "server.key")),
-            "--enable-supernode-auth",
+            "--simulation" if ray else "--enable-supernode-auth",
             *("--database", str(self.folder / "superlink.db")),
             "--disable-runtime-dependency-installation",
         )
@@ -104,10 +107,14 @@ class Loopback:
             *("--port", str(free_port())),
         )
 
-    def submit(self, app: Path, config: Mapping[str, Any], name: str = "run") -> "subprocess.Popen[bytes]":
-        """`flwr run`, which streams the run's log until it ends."""
+    def submit(
+        self, app: Path, config: Mapping[str, Any], name: str = "run", simulated: int = 0
+    ) -> "subprocess.Popen[bytes]":
+        """`flwr run`, which streams the run's log until it ends; `simulated` is how many nodes Ray is to run."""
         told = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
-        return self._start(name, "flwr", "run", str(app), CONNECTION, "--stream", "--run-config", told)
+        ray = f"num-supernodes={simulated} client-resources-num-cpus=1 init-args-num-cpus={os.cpu_count() or 1}"
+        federation = ("--federation-config", ray) if simulated else ()
+        return self._start(name, "flwr", "run", str(app), CONNECTION, "--stream", "--run-config", told, *federation)
 
     def flwr(self, *arguments: str) -> str:
         """A short `flwr` command, to its end."""
@@ -204,27 +211,30 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--app", type=Path, required=True, help="a Flower app folder")
     parser.add_argument("--nodes", type=int, default=4, help="how many SuperNodes")
     parser.add_argument("--unlabelled", default="", help="numbers of the nodes without labels, such as 4,5")
+    parser.add_argument("--ray", action="store_true", help="simulate the nodes on Ray instead of starting SuperNodes")
     parser.add_argument("--out", type=Path, help="where keys, logs, checkpoints and the result stay")
     parser.add_argument("--config", action="append", default=[], metavar="KEY=VALUE", help="run config, TOML values")
     told = parser.parse_args(arguments)
     unlabelled = {int(number) for number in told.unlabelled.split(",") if number}
+    if told.ray and unlabelled:
+        parser.error("--unlabelled needs SuperNodes with a configuration each; leave out --ray")
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with TemporaryDirectory(prefix="fedflux-") as temporary, Loopback(told.out or Path(temporary)) as here:
         try:
-            return _run(here, told.app.resolve(), told.nodes, unlabelled, told.config)
+            return _run(here, told.app.resolve(), told.nodes, unlabelled, told.config, told.ray)
         except KeyboardInterrupt:
             print("stopping all that was started", file=sys.stderr)
             return 130
 
 
-def _run(here: Loopback, app: Path, nodes: int, unlabelled: set[int], config: Sequence[str]) -> int:
-    here.start_superlink()
-    for number in range(nodes):
+def _run(here: Loopback, app: Path, nodes: int, unlabelled: set[int], config: Sequence[str], ray: bool) -> int:
+    here.start_superlink(ray)
+    for number in range(0 if ray else nodes):
         here.make_node(f"node-{number}")
         node = {"partition-id": number, "num-partitions": nodes, "labels": number not in unlabelled}
         here.start_node(f"node-{number}", {**node, "model-dir": str(here.folder / "models" / f"node-{number}")})
     settings = {"out": str(here.folder / "run"), "min-nodes": nodes - len(unlabelled), "clients": nodes}
-    running = here.submit(app, settings | dict(_pair(one) for one in config))
+    running = here.submit(app, settings | dict(_pair(one) for one in config), simulated=nodes if ray else 0)
     while running.poll() is None:
         time.sleep(0.5)
     print(here.log("run").read_text(encoding="utf-8", errors="replace"))
