@@ -67,7 +67,7 @@ def test_arrays_survive_the_wire() -> None:
 
 def test_a_digest_sees_names_shapes_types_and_content() -> None:
     base = {"a": np.zeros((2, 3), dtype=np.float32)}
-    others = [
+    others: list[dict[str, Any]] = [
         {"b": base["a"]},
         {"a": base["a"].reshape(3, 2)},
         {"a": base["a"].astype(np.float64)},
