@@ -1,8 +1,10 @@
 """The small parts: settings, records, checks, keys, a node's own data, a light client app."""
 
+import signal
 import ssl
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from tests.deploy.staging import make_grid, play
 
 from fedflux.algorithms.describe import Extractor
 from fedflux.deploy.flower import checks
+from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
 from fedflux.deploy.flower.node_data import NodeData, load_node_data
 from fedflux.deploy.flower.records import digest, model_stack, pack, record_bytes, unpack
@@ -206,3 +209,30 @@ def test_the_client_app_loads_nothing_that_only_the_server_needs() -> None:
         [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_a_family_is_killed_with_those_that_left_its_session() -> None:
+    child = "import subprocess, time; p = subprocess.Popen(['sleep', '60'], start_new_session=True)"
+    child += "; print(p.pid, flush=True); time.sleep(60)"
+    parent = subprocess.Popen([sys.executable, "-c", child], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    grandchild = int(parent.stdout.readline())
+    members = family([parent.pid])
+    assert [pid for pid, _ in members] == [parent.pid, grandchild]
+    kill_family([(pid, "another beginning") for pid, _ in members])
+    assert parent.poll() is None  # a number that was given away again is left alone
+    kill_family(members)
+    assert parent.wait(10) == -signal.SIGKILL
+    parent.stdout.close()
+    deadline = time.monotonic() + 10
+    while not gone(grandchild):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def gone(pid: int) -> bool:
+    """Whether a process has ended, even if nobody has taken note of it yet."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True

@@ -18,6 +18,7 @@ from tempfile import TemporaryDirectory
 from types import TracebackType
 from typing import Any
 
+from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
 from fedflux.errors import FedfluxError
 
@@ -142,19 +143,21 @@ class Loopback:
     def kill(self, name: str) -> None:
         """SIGKILL for a process and everything it started, as a power cut would."""
         process = self._processes.pop(name)
-        _signal(process, signal.SIGKILL)
+        kill_family(family([process.pid]))
         process.wait()
 
     def stop(self) -> None:
         """Ask everyone to end, then make them: nodes first, the SuperLink last."""
         processes = list(reversed(self._processes.values()))
+        members = family(process.pid for process in processes)
         for process in processes:
-            _signal(process, signal.SIGTERM)
+            process.terminate()
         deadline = time.monotonic() + 10
         for process in processes:
             with suppress(subprocess.TimeoutExpired):
                 process.wait(max(deadline - time.monotonic(), 0.1))
-            _signal(process, signal.SIGKILL)  # whatever of its group is left
+        kill_family([*members, *family(process.pid for process in processes)])
+        for process in processes:
             process.wait()
         self._processes.clear()
 
@@ -191,12 +194,6 @@ def _listening(port: int) -> bool:
     with socket.socket() as probe:
         probe.settimeout(1)
         return probe.connect_ex((HOST, port)) == 0
-
-
-def _signal(process: "subprocess.Popen[bytes]", what: signal.Signals) -> None:
-    """To the process's whole group, as far as it is still there."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, what)
 
 
 def _toml(value: Any) -> str:
