@@ -25,7 +25,7 @@ def without() -> FluxStrategy:
 
 
 def with_bad(tamper: Tamper, **config: Any) -> FluxStrategy:
-    return play(make_grid(range(10), {}, {BAD: tamper}), min_nodes=10, **{**CONFIG, **config})
+    return play(make_grid(range(10), {}, {BAD: tamper}), **{"min_nodes": 10, **CONFIG, **config})
 
 
 def changed(kind: str, change: Callable[[RecordDict], None]) -> Tamper:
@@ -193,6 +193,28 @@ def test_a_second_node_cannot_be_the_same_client() -> None:
     found = play(grid, clients=3, rounds=1)
     assert any("is client 0 already" in event for event in found.events)
     assert set(found.known) == {0, 1, 2}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"image-shape": [3, 8, 8]},
+        {"classes": 7},
+        {"examples": 0},
+        {"examples": 10**9},
+        {"labels": "yes"},
+        {"client": "nobody"},
+    ],
+)
+def test_a_node_that_introduces_itself_badly_is_turned_away(change: dict[str, Any]) -> None:
+    """Its id comes first, and yet it is the others that say what the federation holds."""
+
+    def lie(content: RecordDict) -> None:
+        content["about"] = ConfigRecord({**dict(content["about"]), **change})
+
+    found = with_bad(changed("query.hello", lie), min_nodes=9, max_examples=10**6)
+    assert set(found.known) == set(range(BAD))
+    assert any(event.startswith("refused") and f"node {node_id(BAD)}" in event for event in found.events)
 
 
 @pytest.mark.parametrize("aggregation", ["krum", "trimmed-mean"])

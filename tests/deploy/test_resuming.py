@@ -92,3 +92,20 @@ def test_another_seed_cannot_go_on(tmp_path: Path) -> None:
     play(make_grid(range(3), {"clients": 3}), out=str(tmp_path), clients=3, rounds=1)
     with pytest.raises(FedfluxError, match="begun with seed 42"):
         play(make_grid(range(3), {"clients": 3}), out=str(tmp_path), resume=True, clients=3, rounds=2, seed=7)
+
+
+def test_a_new_run_in_the_same_folder_begins_anew(tmp_path: Path) -> None:
+    told = {"clients": 3, "out": str(tmp_path)}
+    play(make_grid(range(3), {"clients": 3}), rounds=3, **told)
+    play(make_grid(range(3), {"clients": 3}), rounds=1, **told)
+    state, _ = load_checkpoint(tmp_path)
+    assert state is not None
+    assert state.round == 1
+
+
+def test_another_model_cannot_go_on(tmp_path: Path) -> None:
+    told = {"clients": 3, "out": str(tmp_path)}
+    play(make_grid(range(3), {"clients": 3}), rounds=1, **told)
+    example = "tests.deploy.staging:wider"
+    with pytest.raises(FedfluxError, match=f"the start has a wrong shape: .*; model = '{example}'"):
+        play(make_grid(range(3), {"clients": 3, "model": example}), rounds=2, resume=True, model=example, **told)

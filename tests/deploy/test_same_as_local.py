@@ -122,6 +122,35 @@ def test_unlabelled_nodes_get_the_model_and_distance_that_the_core_gives_them(tm
         assert {found.state.cluster(other) for other in others} == {found.placements[client].cluster}
 
 
+def test_clusters_are_found_anew_as_in_the_core_when_many_have_come() -> None:
+    """Six clients are clustered after round 2, three more come while round 3 is trained."""
+    early, late = [0, 1, 2, 3, 4, 5], [6, 7, 8]
+    grid = make_grid(early, {"rounds": 5})
+    original = grid._app
+
+    def watched(message, context):
+        if message.metadata.message_type == "train" and message.content["ask"]["round"] == 3:
+            for client in late:
+                if node_id(client) not in grid.get_node_ids():
+                    grid.join(node_id(client), {"partition-id": client})
+        return original(message, context)
+
+    grid._app = watched
+    found = play(grid, rounds=5, cluster_round=2, min_nodes=6)
+
+    blind = federation().blind()
+    algorithm = Flux(Settings(rounds=5, training=Training(2, 16, 0.05, 0.9), seed=42, cluster_round=2))
+    engine = LoopEngine(build_model("mlp", blind.image_shape, 10, 42), "cpu", "fp32", blind.dataset.pixels)
+    with one_thread():
+        state = algorithm.init(blind, engine)
+        for r in range(1, 6):
+            state, _ = algorithm.round(state, blind.cohort(early if r <= 3 else early + late, r), engine)
+    assert state.clustered == found.state.clustered == 9
+    assert [found.state.cluster(client) for client in early + late] == state.assignment[early + late].tolist()
+    for name, tensor in state.models.tensors.items():
+        assert (tensor == found.state.models.tensors[name]).all()
+
+
 def test_unlabelled_nodes_never_train() -> None:
     asked = []
     grid = make_grid(range(4), {"clients": 4, "rounds": 3}, unlabelled={3})

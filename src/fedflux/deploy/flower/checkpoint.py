@@ -26,6 +26,12 @@ def save_checkpoint(folder: Path, state: FederationState) -> Path:
     return path
 
 
+def forget_checkpoints(folder: Path) -> None:
+    """A run that begins anew in a folder is not to be mistaken for the one before it."""
+    for path in _newest_first(folder):
+        path.unlink()
+
+
 def load_checkpoint(folder: Path) -> tuple[FederationState | None, list[str]]:
     """The newest checkpoint that can be read, None where there is none, and a line for each that cannot."""
     complaints: list[str] = []

@@ -1,5 +1,6 @@
 """Who takes part: which node is which client, who has labels, and who was refused and why."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -44,43 +45,45 @@ class Roster:
     nodes: dict[int, Node] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)
     """By client, the reason."""
+    kind: tuple[tuple[int, ...], int] | None = None
+    """Image shape and number of classes of the federation."""
     _turned_away: set[int] = field(default_factory=set)
 
     def unknown(self, ids: Iterable[int]) -> list[int]:
         """Nodes that have not introduced themselves yet."""
         return sorted(id for id in ids if id not in self.nodes and id not in self._turned_away)
 
-    def admit(self, id: int, told: Mapping[str, Any]) -> None:
-        """Note what a node says of itself, or refuse it."""
+    def admit(self, introductions: Mapping[int, Mapping[str, Any]]) -> None:
+        """Note what nodes say of themselves, or refuse them. What most of the first ones hold is what all must hold."""
+        strangers = [node for node in map(self._read, introductions, introductions.values()) if node is not None]
+        labelled = [node for node in strangers if node.labelled] or strangers
+        if self.kind is None and labelled:
+            self.kind = Counter((node.image_shape, node.classes) for node in labelled).most_common(1)[0][0]
+        for node in strangers:
+            fault = self.refused.get(node.client) or count_fault(node.examples, None, self.limit) or self._clash(node)
+            if fault is None:
+                self.nodes[node.id] = node
+            else:
+                self._turned_away.add(node.id)
+                self.tell(f"refused {node}: {fault}")
+
+    def _read(self, id: int, told: Mapping[str, Any]) -> Node | None:
         try:
-            node = Node.read(id, told)
+            return Node.read(id, told)
         except (KeyError, TypeError, ValueError) as error:
             self._turned_away.add(id)
             self.tell(f"refused node {id}: it does not introduce itself properly ({error})")
-            return
-        fault = count_fault(node.examples, None, self.limit) or self._clash(node)
-        if fault is None and node.client not in self.refused:
-            self.nodes[id] = node
-            return
-        self._turned_away.add(id)
-        self.tell(f"refused {node}: {fault or self.refused[node.client]}")
+            return None
 
     def _clash(self, node: Node) -> str | None:
         """Two nodes cannot be one client, and all must hold the same kind of data."""
         for other in self.nodes.values():
             if other.client == node.client:
                 return f"node {other.id} is client {node.client} already"
-        usual = self.kind()
-        if usual is not None and usual != (node.image_shape, node.classes):
-            return (
-                f"images {node.image_shape} of {node.classes} classes, where the others hold {usual[0]} of {usual[1]}"
-            )
+        if self.kind is not None and self.kind != (node.image_shape, node.classes):
+            shape, classes = self.kind
+            return f"images {node.image_shape} of {node.classes} classes, where the others hold {shape} of {classes}"
         return None
-
-    def kind(self) -> tuple[tuple[int, ...], int] | None:
-        """Image shape and classes of the federation, as the first labelled node has them."""
-        labelled = [node for node in self.nodes.values() if node.labelled] or list(self.nodes.values())
-        return (labelled[0].image_shape, labelled[0].classes) if labelled else None
 
     def refuse(self, node: Node, reason: str) -> None:
         """Leave a node out from now on; what it sent is not used."""

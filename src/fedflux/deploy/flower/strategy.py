@@ -16,8 +16,8 @@ from torch import nn
 
 from fedflux.deploy.flower.aggregation import Update, combine
 from fedflux.deploy.flower.assigning import Placement, assign_unlabelled
-from fedflux.deploy.flower.checkpoint import load_checkpoint, save_checkpoint
-from fedflux.deploy.flower.checks import accuracy_fault, first_fault, update_fault, version_fault
+from fedflux.deploy.flower.checkpoint import forget_checkpoints, load_checkpoint, save_checkpoint
+from fedflux.deploy.flower.checks import accuracy_fault, first_fault, shape_fault, update_fault, version_fault
 from fedflux.deploy.flower.describing import ask_descriptors, describe_all, read
 from fedflux.deploy.flower.exchange import Exchange
 from fedflux.deploy.flower.records import ABOUT, EXAMPLES, METRICS, MODEL, model_arrays, model_stack, pack, unpack
@@ -65,6 +65,10 @@ class FluxStrategy(Strategy):  # type: ignore[misc]
         evaluate_fn: Any = None,
     ) -> Any:
         """All rounds from the last checkpoint (or the first) to the end; then test accuracies and unlabelled nodes."""
+        if train_config is not None or evaluate_config is not None or evaluate_fn is not None:
+            raise FedfluxError(
+                "FluxStrategy reads its settings alone: leave out train_config, evaluate_config, evaluate_fn"
+            )
         with one_thread():
             self.settings = replace(self.settings, rounds=num_rounds or self.settings.rounds)
             self.exchange = Exchange(grid, self.roster, timeout or self.settings.timeout)
@@ -213,8 +217,8 @@ class FluxStrategy(Strategy):  # type: ignore[misc]
         deadline = time.monotonic() + self.settings.wait
         while True:
             strangers = self.roster.unknown(self.exchange.grid.get_node_ids())
-            for reply in self.exchange.send(self.exchange.message(id, "query.hello") for id in strangers):
-                self.roster.admit(reply.metadata.src_node_id, reply.content.get(ABOUT, {}))
+            replies = self.exchange.send(self.exchange.message(id, "query.hello") for id in strangers)
+            self.roster.admit({reply.metadata.src_node_id: reply.content.get(ABOUT, {}) for reply in replies})
             there = len(self._labelled())
             if there >= wanted:
                 return
@@ -223,15 +227,17 @@ class FluxStrategy(Strategy):  # type: ignore[misc]
             time.sleep(POLL)
 
     def _make_model(self, initial_arrays: Any) -> None:
-        kind = self.roster.kind()
-        assert kind is not None
-        shape, classes = kind
+        assert self.roster.kind is not None  # enough nodes are there
+        shape, classes = self.roster.kind
         model = self._build((shape[0], shape[1], shape[2]), classes)
         with torch.no_grad():
             self._width = int(model.eval().encode(torch.zeros(1, *shape)).shape[1])  # type: ignore[operator]
         if not self.state.models.tensors:
             initial = Stack.of(model) if initial_arrays is None else model_stack(unpack(initial_arrays))
             self.state = replace(self.state, models=initial)
+        fault = shape_fault(model_arrays(self.state.models.row(0)), model_arrays(Stack.of(model).row(0)), "the start")
+        if fault is not None:
+            raise FedfluxError(f"{fault}; model = '{self.settings.model}'")
 
     def _all_models(self) -> Any:
         """The one model, or all clusters' with `cluster-M/` before each name."""
@@ -243,7 +249,10 @@ class FluxStrategy(Strategy):  # type: ignore[misc]
 
     def _resumed(self) -> FederationState | None:
         folder = self.settings.folder
-        if folder is None or not self.settings.resume:
+        if folder is None:
+            return None
+        if not self.settings.resume:
+            forget_checkpoints(folder)
             return None
         state, complaints = load_checkpoint(folder)
         for complaint in complaints:
