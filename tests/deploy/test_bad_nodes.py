@@ -198,7 +198,7 @@ def test_a_second_node_cannot_be_the_same_client() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"image-shape": [3, 8, 8]},
+        {"image-shape": [3, 9, 9]},
         {"classes": 7},
         {"examples": 0},
         {"examples": 10**9},
