@@ -11,7 +11,7 @@ from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
 from fedflux.flux.moments import Moments, MomentStatistic, moments
 from fedflux.flux.projector import COMPONENTS, POINTS, Projector, fit_projector
-from fedflux.flux.wire import over_the_wire
+from fedflux.flux.wire import Arrays, over_the_wire, to_arrays
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,13 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
     """S3 for labelled members, as the server receives it: moments of the training part, mean of the validation part."""
-    return join_descriptors([_describe(extractor, part, engine) for part in cohort.parts("train", "validation")])
+    parts = cohort.parts("train", "validation")
+    return join_descriptors([over_the_wire(_describe(extractor, part, engine)) for part in parts])
+
+
+def sent(extractor: Extractor, cohort: Cohort, engine: Engine) -> Arrays:
+    """What labelled members put on the wire; `describe` is what becomes of it on the other side."""
+    return to_arrays(_describe(extractor, cohort, engine))
 
 
 def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
@@ -61,7 +67,7 @@ def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descripto
     distinct = np.array([effective_counts(federation.labels(k, "validation")[0], None, None)[0] for k in cohort])
     found = [moments(one, federation.copies("train")) for one in sums]
     made = make_descriptors(found, effective, validation, extractor.full_covariance)
-    return over_the_wire(replace(made, validation_count=np.floor(distinct).astype(np.int64)))
+    return replace(made, validation_count=np.floor(distinct).astype(np.int64))
 
 
 def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
@@ -69,9 +75,18 @@ def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engi
 
     Labels are dropped before the engine sees the clients, so they cannot enter even if someone passes them in.
     """
+    return over_the_wire(_describe_unlabelled(extractor, features, engine))
+
+
+def sent_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Arrays:
+    """What unlabelled clients put on the wire; `describe_unlabelled` is what becomes of it on the other side."""
+    return to_arrays(_describe_unlabelled(extractor, features, engine))
+
+
+def _describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
     found = _marginals(extractor, features, engine)
     counts = [one.count.astype(np.float64) for one in found]
-    return over_the_wire(make_descriptors(found, counts, full_covariance=extractor.full_covariance))
+    return make_descriptors(found, counts, full_covariance=extractor.full_covariance)
 
 
 def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments]:

@@ -41,6 +41,13 @@ class FluxState:
     """How many of the described clients the clusters were found from; later ones were placed."""
 
 
+def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters) -> Stack:
+    """What clusters found anew go on from: the average of the models that their members had."""
+    shares = np.zeros((len(clusters.centroids), len(models)))
+    np.add.at(shares, (clusters.labels, came_from), 1)
+    return models.average(shares)
+
+
 @dataclass(frozen=True)
 class Flux:
     """The paper's method; `grouping` says who decides the clusters.
@@ -134,13 +141,10 @@ class Flux:
             return state
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
-        came_from = state.assignment[list(state.described)]
-        shares = np.zeros((len(clusters.centroids), len(state.models)))
-        np.add.at(shares, (clusters.labels, came_from), 1)
+        models = carried_over(state.models, state.assignment[list(state.described)], clusters)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = clusters.labels
-        metrics.events.append(f"round {state.round}: {len(shares)} clusters found anew of {count} clients")
-        models = state.models.average(shares)
+        metrics.events.append(f"round {state.round}: {len(models)} clusters found anew of {count} clients")
         return replace(state, models=models, assignment=assignment, clusters=clusters, clustered=count)
 
     def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:

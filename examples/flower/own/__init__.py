@@ -1,0 +1,1 @@
+"""A model and data of one's own, federated by FLUX."""

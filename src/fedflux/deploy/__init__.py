@@ -1,0 +1,1 @@
+"""Life after training and beyond one machine."""

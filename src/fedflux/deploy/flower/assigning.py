@@ -1,0 +1,57 @@
+"""Nodes without labels: they describe their images, and are given the model of the cluster whose P(X) fits best."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from fedflux.deploy.flower.describing import ask_descriptors
+from fedflux.deploy.flower.exchange import Exchange
+from fedflux.deploy.flower.records import ABOUT, Arrays
+from fedflux.deploy.flower.roster import Node
+from fedflux.deploy.flower.settings import FlowerSettings
+from fedflux.deploy.flower.state import FederationState
+from fedflux.flux.wire import from_arrays
+
+
+@dataclass(frozen=True)
+class Placement:
+    """Which cluster's model a client was given, and how far its data are from every cluster's."""
+
+    cluster: int
+    distances: tuple[float, ...]
+    taken: bool
+    """Whether the node said that it has the model."""
+
+    @property
+    def distance(self) -> float:
+        """From the chosen cluster."""
+        return self.distances[self.cluster]
+
+
+def assign_unlabelled(
+    exchange: Exchange, nodes: Sequence[Node], state: FederationState, settings: FlowerSettings
+) -> dict[int, Placement]:
+    """Describe, place, send; before clustering there is one model for all, at no distance."""
+    if not nodes:
+        return {}
+    chosen: dict[Node, tuple[int, tuple[float, ...]]] = dict.fromkeys(nodes, (0, (0.0,)))
+    if state.extractor is not None and state.clusters is not None:
+        found = ask_descriptors(exchange, nodes, state.extractor, state.bounds_version, settings, labelled=False)
+        chosen = {node: place(state, arrays, settings) for node, arrays in found}
+    offered = exchange.offer(state.models)
+    messages = []
+    for node, (cluster, distances) in chosen.items():
+        ask = {"step": "take", "cluster": cluster, "distance": distances[cluster]}
+        messages.append(exchange.message(node.id, "query.assign", ask, offered[cluster]))
+    taken = {
+        node.client
+        for node, content in exchange.ask(messages)
+        if ABOUT in content and content[ABOUT].get("base") == offered[chosen[node][0]]
+    }
+    return {node.client: Placement(*put, node.client in taken) for node, put in chosen.items()}
+
+
+def place(state: FederationState, arrays: Arrays, settings: FlowerSettings) -> tuple[int, tuple[float, ...]]:
+    """The fitting cluster of one unlabelled client, and its distances to all."""
+    assert state.clusters is not None
+    labels, distances = state.clusters.place_unlabelled(from_arrays(arrays), settings.assignment == "calibrated")
+    return int(labels[0]), tuple(float(distance) for distance in distances[0])

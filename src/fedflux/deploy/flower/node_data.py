@@ -1,0 +1,114 @@
+"""What a node holds, in the form that the core trains and describes: users' arrays, or one client of a federation."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from importlib import import_module
+from typing import Any, overload
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.data.dataset import Dataset, Examples
+from fedflux.data.dealing import ClientRows
+from fedflux.data.federation import Cohort, Federation
+from fedflux.data.patterns import Pattern
+from fedflux.errors import FedfluxError
+from fedflux.models.protocol import in_words
+
+UNNUMBERED = -1
+"""A client whose number the node itself decides: its `partition-id`, else its id."""
+Pair = tuple[NDArray[np.generic], NDArray[np.integer]]
+
+
+@dataclass(frozen=True, eq=False)
+class NodeData:
+    """One client of a federation; an unlabelled node uses the images of its test part and nothing else."""
+
+    federation: Federation
+    client: int
+
+    @staticmethod
+    def of(
+        train: Pair | None = None,
+        validation: Pair | None = None,
+        test: Pair | None = None,
+        *,
+        unlabelled: NDArray[np.generic] | None = None,
+        classes: int,
+        client: int = UNNUMBERED,
+    ) -> "NodeData":
+        """From arrays: (images, labels) of each part, or the images of a node without labels.
+
+        Images are (N, channels, height, width), uint8 or floating point in 0 to 1; labels are 0 to classes − 1.
+        """
+        if unlabelled is not None:
+            return _unlabelled(unlabelled, classes, client)
+        if train is None:
+            raise FedfluxError("a node needs a training part, or unlabelled images: NodeData.of(train=(x, y), …)")
+        held = validation or _none_of(train)
+        learned = Examples(np.concatenate([train[0], held[0]]), np.concatenate([train[1], held[1]]).astype(np.int64))
+        tested = test or _none_of(train)
+        dataset = Dataset("node", learned, Examples(tested[0], tested[1].astype(np.int64)), classes)
+        first = np.arange(len(train[1]))
+        rows = ClientRows(first, np.arange(len(first), len(learned)), np.arange(len(tested[1])))
+        return NodeData(_one_client(dataset, rows), client)
+
+    def numbered(self, number: int) -> "NodeData":
+        """The same data under the node's number, where the data do not bring one."""
+        return replace(self, client=number) if self.client == UNNUMBERED else self
+
+    def cohort(self, round: int = 0) -> Cohort:
+        """The node alone, under its own number."""
+        return Cohort(self.federation, (self.client,), round)
+
+
+def _none_of(part: Pair) -> Pair:
+    return part[0][:0], part[1][:0]
+
+
+def _unlabelled(images: NDArray[np.generic], classes: int, client: int) -> NodeData:
+    """Labels are stood in for by zeros, which nothing reads: only the images of the test part are ever asked for."""
+    examples = Examples(images, np.zeros(len(images), dtype=np.int64))
+    none = np.arange(0)
+    rows = ClientRows(none, none, np.arange(len(images)))
+    return NodeData(_one_client(Dataset("node", examples, examples, classes), rows), client)
+
+
+def _one_client(dataset: Dataset, rows: ClientRows) -> Federation:
+    channels = dataset.image_shape[0]
+    return Federation(dataset, _Alone(rows), _Alone(Pattern()), seed=0, channels=channels)
+
+
+class _Alone(Sequence[Any]):
+    """The same for whatever number the one client has, since a node's number is not its place in a list."""
+
+    def __init__(self, value: Any) -> None:
+        self._value = value
+
+    def __len__(self) -> int:
+        return 1
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Any]: ...
+
+    def __getitem__(self, index: int | slice) -> Any:
+        return self._value
+
+    def __iter__(self) -> Iterator[Any]:
+        yield self._value
+
+
+def load_node_data(name: str, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> NodeData:
+    """Call the user's `package.module:function`."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        function = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise FedfluxError(f"data = '{name}' is not package.module:function: {in_words(error)}") from error
+    held = function(node_config, run_config)
+    if not isinstance(held, NodeData):
+        raise FedfluxError(f"data = '{name}' gives {type(held).__name__}, not NodeData")
+    return held
