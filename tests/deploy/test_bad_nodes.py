@@ -228,3 +228,14 @@ def test_robust_aggregation_outvotes_a_liar_within_its_cluster(aggregation: str)
         found = play(grid, aggregation=how, **config)
         scores[how] = np.mean([found.known[client] for client in range(4)])
     assert scores["mean"] < 0.5 < 0.8 < scores[aggregation]
+
+
+@pytest.mark.parametrize("aggregation", ["mean", "krum", "trimmed-mean"])
+def test_buffers_keep_their_types_whatever_averages_them(aggregation: str) -> None:
+    config = {"clients": 3, "model": "tests.deploy.staging:normalised", "shift": "none", "rounds": 2}
+    found = play(make_grid(range(3), config), aggregation=aggregation, cluster_round=1, **config)
+    tensors = found.state.models.tensors
+    assert not tensors["features.2.num_batches_tracked"].is_floating_point()
+    assert tensors["features.2.num_batches_tracked"].min() > 0
+    assert tensors["features.2.running_var"].is_floating_point()
+    assert min(found.known.values()) > 0.5
