@@ -96,6 +96,7 @@ def check_others_are_untouched(found: FluxStrategy, reason: str) -> None:
     assert any(f"refused client {BAD} (node {node_id(BAD)})" in event for event in found.events)
     assert {k: v for k, v in found.known.items() if k != BAD} == plain.known
     assert found.state.assignment == plain.state.assignment
+    assert found.state.bounds_version == plain.state.bounds_version
     for name, tensor in plain.state.models.tensors.items():
         assert (tensor == found.state.models.tensors[name]).all()
 
@@ -142,7 +143,7 @@ DESCRIPTORS: dict[str, tuple[Tamper, str]] = {
 
 @pytest.mark.parametrize("fault", list(DESCRIPTORS))
 def test_a_bad_descriptor_is_refused_and_the_others_are_untouched(fault: str) -> None:
-    """Bounds are merged anew without the node, whose own were wider than everyone's."""
+    """Its bounds leave no trace either: they are merged anew without it."""
     tamper, reason = DESCRIPTORS[fault]
     found = with_bad(fails_in_training(tamper))
     check_others_are_untouched(found, reason)
