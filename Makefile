@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow lint format clean
+.PHONY: demo test test-slow test-flower lint format clean
 
 demo: .venv/ready
 	$(BIN)/fedflux compare --dataset digits --algorithms fedavg,flux --shifts px,py,pygx,pxgy --levels 4,6,8 --jobs 2 --out runs/demo
@@ -13,6 +13,10 @@ test: .venv/ready
 # real kills, a real browser, whole grids: minutes
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -n auto -m slow
+
+# what needs Flower: the in-process Grid in seconds, then real processes, TLS, keys, kills and Ray: minutes
+test-flower: .venv-flower/ready
+	.venv-flower/bin/python -m pytest tests/deploy tests/slow/test_flower_loopback.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -31,5 +35,12 @@ format: .venv/ready
 	$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
+# Flower wants older versions of rich, typer and protobuf than the rest, so it has an environment of its own
+.venv-flower/ready: pyproject.toml constraints-flower.txt
+	$(PYTHON) -m venv .venv-flower
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt torch
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' 'flwr[simulation]' pytest
+	touch $@
+
 clean:
-	rm -rf .venv build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-flower build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

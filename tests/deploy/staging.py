@@ -12,6 +12,7 @@ from fedflux.deploy.flower.server_app import run
 from fedflux.deploy.flower.settings import read_settings
 from fedflux.deploy.flower.strategy import FluxStrategy
 from fedflux.models import MLP
+from fedflux.models.protocol import EncoderHead
 
 CONFIG: dict[str, Any] = {"dataset": "digits", "shift": "px", "level": 4, "clients": 10, "seed": 42, "wait": 5.0}
 """A partition with five true clusters among ten clients."""
@@ -55,4 +56,13 @@ def wider(image_shape: tuple[int, int, int], classes: int) -> MLP:
     model = MLP((image_shape[0], image_shape[1], 2 * image_shape[2]), classes)
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
     first.register_forward_pre_hook(lambda _, inputs: (torch.cat([inputs[0], inputs[0]], dim=1),))
+    return model
+
+
+def normalised(image_shape: tuple[int, int, int], classes: int) -> EncoderHead:
+    """A model with BatchNorm, whose buffers are numbers of two kinds."""
+    model = EncoderHead()
+    inputs = image_shape[0] * image_shape[1] * image_shape[2]
+    model.features = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.ReLU())
+    model.classifier = nn.Linear(16, classes)
     return model
