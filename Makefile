@@ -1,7 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test test-slow test-flower lint format clean
+.PHONY: demo test test-slow test-flower test-flower-slow lint format clean
 
 demo: .venv/ready
 	$(BIN)/fedflux compare --dataset digits --algorithms fedavg,flux --shifts px,py,pygx,pxgy --levels 4,6,8 --jobs 2 --out runs/demo
@@ -14,9 +14,13 @@ test: .venv/ready
 test-slow: .venv/ready
 	$(BIN)/python -m pytest -n auto -m slow
 
-# what needs Flower: the in-process Grid in seconds, then real processes, TLS, keys, kills and Ray: minutes
+# what needs Flower, on the in-process Grid
 test-flower: .venv-flower/ready
-	.venv-flower/bin/python -m pytest tests/deploy tests/slow/test_flower_loopback.py
+	.venv-flower/bin/python -m pytest tests/deploy
+
+# real processes, TLS, keys, kills and Ray: many minutes
+test-flower-slow: .venv-flower/ready
+	.venv-flower/bin/python -m pytest tests/slow/test_flower_loopback.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
