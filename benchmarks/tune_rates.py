@@ -4,7 +4,7 @@
 
 Each method is run with each rate on the four shifts at level 4, seed 42; the rate with the best mean validation
 accuracy of the last round counts. Test parts are not looked at. Finished runs are not repeated, so it can be stopped
-and gone on with.
+and gone on with, and runs of other machines can be merged into its store (`fedflux store merge`).
 """
 
 from argparse import ArgumentParser
@@ -16,34 +16,34 @@ from typing import Any
 from fedflux.algorithms import ALGORITHMS
 from fedflux.experiments.compare import Cell, compare, plan
 from fedflux.experiments.grid import names
-from fedflux.experiments.run_folder import ROUNDS_FILE
 from fedflux.experiments.store import Store
-from fedflux.files import read_lines, write_json
+from fedflux.files import write_json
 
 RATES = (0.005, 0.01, 0.03, 0.06)
 SHIFTS = ("px", "py", "pygx", "pxgy")
 FILE = Path(__file__).parents[1] / "src/fedflux/experiments/tuned.json"
 
 
-def validation(cell: Cell) -> float:
+def validation(cell: Cell, store: Store) -> float:
     """Mean validation accuracy over clients after the last round, in percent; a run that diverged has none."""
-    assert cell.config.out is not None
-    rounds = read_lines(Path(cell.config.out) / ROUNDS_FILE)
-    if not rounds or rounds[-1]["round"] < cell.config.rounds:
+    rounds = store.rounds(cell.identity)
+    if not rounds:
         return 0.0
     return fmean(score for score in rounds[-1]["validation"].values() if score is not None)
 
 
 def scores(told: dict[str, Any], algorithms: list[str], out: Path, jobs: int) -> dict[str, dict[str, float]]:
-    """By method and rate, the mean over the shifts."""
+    """By method and rate, the mean over the shifts; what the store in `out` holds already is not run again."""
     found: dict[str, dict[str, float]] = {name: {} for name in algorithms}
     for rate in RATES:
-        folder = out / f"rate-{rate}"
-        cells = plan({**told, "lr": rate}, algorithms, SHIFTS, [4], [42], folder)
-        answer = compare(cells, Store(folder), jobs, algorithms[0])
+        cells = plan({**told, "lr": rate}, algorithms, SHIFTS, [4], [42], out)
+        answer = compare(cells, Store(out), jobs, algorithms[0])
         print(f"rate {rate}: {answer['ran']} runs, {len(answer['failed'])} failed", flush=True)
+        broken = [one for one in answer["failed"] if "diverged" not in one["why"]]
+        if broken:
+            raise SystemExit(f"{broken[0]['cell']}: {broken[0]['why']}")
         for name in algorithms:
-            mine = [validation(cell) for cell in cells if cell.config.algorithm == name]
+            mine = [validation(cell, Store(out)) for cell in cells if cell.config.algorithm == name]
             found[name][str(rate)] = round(fmean(mine), 2)
     return found
 

@@ -117,12 +117,38 @@ def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation
         _, state, history, _ = play(name, federation, engine, cohort=lambda r: groups[r])
         assert state.described == (2, 4, 5, 0, 1, 3)
         assert state.clustered == 6
-        assert sum("clusters of" in event for metrics in history for event in metrics.events) == 2
+        assert sum("clusters" in event for metrics in history for event in metrics.events) == 2
         assert len(state.models) == len(state.clusters.centroids) == len(np.unique(state.assignment))
         if name == "oracle":
             np.testing.assert_array_equal(
                 state.assignment[:, None] == state.assignment[None], truth[:, None] == truth[None]
             )
+
+
+@pytest.mark.parametrize(
+    ("early", "late", "found"),
+    [
+        ([0, 1, 2, 3, 4], [5], [5, 6]),  # nobody is left to come
+        ([0, 2, 3], [1, 5], [3, 5]),  # many more
+        ([0, 2, 3, 4], [1], [4]),  # neither
+    ],
+)
+def test_when_clusters_are_found_anew(
+    federation: Federation, engine: Engine, early: list[int], late: list[int], found: list[int]
+) -> None:
+    history = play("flux", federation, engine, cohort=lambda r: early if r < 3 else early + late)[2]
+    sizes = [int(event.split()[-2]) for metrics in history for event in metrics.events if "clusters" in event]
+    assert sizes == found
+
+
+def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
+    federation: Federation, engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedflux.flux.clustering.EXACT", 4)
+    early = [0, 2, 3]
+    _, state, _, _ = play("flux", federation, engine, cohort=lambda r: early if r < 3 else range(6))
+    assert state.clustered == 3
+    assert (state.assignment >= 0).all()
 
 
 def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, engine: Engine) -> None:

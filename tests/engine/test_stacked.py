@@ -228,6 +228,22 @@ def test_rules_with_several_sets_memory_and_extras(model: str) -> None:
     assert apart(one, two) < 1e-8
 
 
+@pytest.mark.parametrize("model", ["mlp", "resnet9"])
+def test_tensors_are_known_by_name_not_by_order(model: str) -> None:
+    federation, loop, other = pair(model)
+    cohort = federation.cohort(range(4))
+    start = loop.initial().take([0, 0])
+    jobs = [Job(client, (0, 1)) for client in range(4)]
+    weights, pull = torch.rand(40, dtype=torch.float64), torch.tensor(0.3, dtype=torch.float64)
+    for extras in ({"weights": weights, "pull": pull}, {"pull": pull, "weights": weights}):
+        one, two = (
+            engine.train(start, cohort, jobs, TRAINING, Key(3, 1), Coupled(0.05), [extras] * 4)
+            for engine in (loop, other)
+        )
+        assert apart(one, two) < 1e-8
+        start = Stack(dict(reversed(list(start.tensors.items()))))
+
+
 @pytest.mark.parametrize("model", SHAPES)
 def test_evaluation_predictions_losses_and_statistics_agree(model: str) -> None:
     federation, loop, other = pair(model)

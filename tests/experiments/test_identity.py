@@ -11,6 +11,7 @@ from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
 from fedflux.experiments.config import RunConfig, make_config
 from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label
 from fedflux.experiments.runner import build_federation
+from fedflux.models import REVISIONS
 
 
 def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
@@ -39,6 +40,12 @@ def test_how_and_where_a_run_happens_does_not(key: str) -> None:
     one, two = other(key)
     assert identity(one, "data") == identity(two, "data")
     assert folder_name(one, "data") == folder_name(two, "data")
+
+
+def test_a_model_whose_layers_changed_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity(make_config({"model": "mlp"}), "c")
+    monkeypatch.setitem(REVISIONS, "mlp", 2)
+    assert identity(make_config({"model": "mlp"}), "c") != before
 
 
 def test_the_radius_counts_for_dbscan_and_the_number_for_kmeans() -> None:

@@ -60,6 +60,8 @@ def test_a_cell_enters_once(tmp_path: Path) -> None:
     assert found is not None
     assert found["known"] == 1.0
     assert store.get("c") is None
+    assert store.rounds("a") == list(ROUNDS)
+    assert store.rounds("c") == []
 
 
 def test_a_run_that_could_not_enter_does_so_when_resumed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.errors import FedfluxError
-from fedflux.flux.clustering import Clusters, find_clusters, with_centroids
+from fedflux.flux.clustering import Clusters, find_clusters, takes, with_centroids
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.trigger import should_cluster
 from fedflux.flux.wire import client_bytes, from_arrays, join_arrays, to_arrays
@@ -136,14 +136,15 @@ class Flux:
         """
         count = len(state.described)
         everyone = count == len(federation) > state.clustered
-        if state.descriptors is None or not (everyone or count >= GROWTH * state.clustered):
+        due = everyone or count >= GROWTH * state.clustered
+        if state.descriptors is None or not (due and takes(self.settings.clusterer, count)):
             return state
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
         models = carried_over(state.models, state.assignment[list(state.described)], clusters)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = clusters.labels
-        metrics.events.append(f"round {state.round}: {len(models)} clusters of {count} clients")
+        metrics.events.append(f"round {state.round}: {len(models)} clusters found anew of {count} clients")
         return replace(state, models=models, assignment=assignment, clusters=clusters, clustered=count)
 
     def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:

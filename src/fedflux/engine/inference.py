@@ -18,7 +18,9 @@ from fedflux.engine.stack import Parameters, Stack
 
 T = TypeVar("T")
 BATCH = 8192
-"""Examples run at once."""
+"""Examples run at once, at most."""
+BATCH_BYTES = 2**30
+"""What the first layer of a batch may take: a fused one takes 36 bytes a pixel."""
 LATENT_BYTES = 4 * 2**30
 """Latents kept for the next statistic at most."""
 
@@ -96,6 +98,10 @@ class BatchedEngine(LoopEngine):
             found.append(statistic.add(None, latents[begins[k] : begins[k + 1]], labels))
         return found
 
+    def _pieces(self, x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
+        """Rows by batches that fit; large images in small batches."""
+        return torch.split(rows, max(64, min(BATCH, BATCH_BYTES // (36 * x[0].numel()))))
+
     def resident(self, cohort: Cohort, clients: Sequence[int], split: Split) -> OnDevice:
         """Some members' examples on the device; what was used last stays there for the rounds to come."""
         return self._arena.place(cohort, clients, split)
@@ -109,7 +115,7 @@ class BatchedEngine(LoopEngine):
         """All latents at once, None where they would not fit."""
         if self._latest is not None and self._latest[0] is stack and _same(self._latest[1], clients):
             return self._latest[2]
-        pieces = torch.split(data.rows(), BATCH)
+        pieces = self._pieces(data.x, data.rows())
         with torch.no_grad(), self._evaluating():
             first = self._encode(stack.row(0), self._images(data.x[pieces[0]]))
             if int(data.sizes.sum()) * first.shape[1] * first.element_size() > LATENT_BYTES:
@@ -140,7 +146,7 @@ class BatchedEngine(LoopEngine):
     def _run(self, params: Parameters, x: Tensor, rows: Tensor) -> Tensor:
         """Logits of some rows."""
         with torch.no_grad(), self._evaluating():
-            return torch.cat([self.apply(params, self._images(x[piece])) for piece in torch.split(rows, BATCH)])
+            return torch.cat([self.apply(params, self._images(x[piece])) for piece in self._pieces(x, rows)])
 
 
 def _same(before: Sequence[Features], now: Sequence[Features]) -> bool:

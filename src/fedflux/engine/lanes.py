@@ -18,8 +18,10 @@ class Lanes:
         self.steppers = tuple(steppers)
         self._graphs: dict[tuple[int, int], torch.cuda.CUDAGraph] = {}
         self._pool: Any = None
-        on_gpu = steppers[0].data.x.device.type == "cuda"
-        self._streams: list[Any] = [torch.cuda.Stream() for _ in steppers] if on_gpu else []  # type: ignore[no-untyped-call]
+        self._device = steppers[0].data.x.device
+        self._streams: list[Any] = []
+        if self._device.type == "cuda":
+            self._streams = [torch.cuda.Stream(self._device) for _ in steppers]  # type: ignore[no-untyped-call]
 
     def step(self, width: int, size: int) -> None:
         """One step of the first `width` lanes, each on `size` examples of its batch."""
@@ -29,7 +31,7 @@ class Lanes:
             return
         if (width, size) not in self._graphs:
             state = [stepper.state for stepper in self.steppers[:width]]
-            self._graphs[width, size] = record(lambda: self._run(width, size), state, self._pool)
+            self._graphs[width, size] = record(lambda: self._run(width, size), state, self._device, self._pool)
             self._pool = self._graphs[width, size].pool()
         self._graphs[width, size].replay()
 

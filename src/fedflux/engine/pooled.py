@@ -138,7 +138,7 @@ def _pools(layer: nn.Module) -> bool:
 class _ConvReluPool(torch.autograd.Function):
     """(channels, height, width, examples) → (channels out, height / 2, width / 2, examples), and what gradients need.
 
-    Written in operations that can be mapped over clients.
+    Written in operations that can be mapped over clients. Gradients of first order only.
     """
 
     generate_vmap_rule = True
@@ -162,6 +162,7 @@ class _ConvReluPool(torch.autograd.Function):
         x, weight, _, padding, _, narrow_places = inputs
         _, windows, wide, out = output
         ctx.mark_non_differentiable(windows, wide, out)
+        ctx.set_materialize_grads(False)  # or zeros would be made for these three
         ctx.save_for_backward(windows, wide, out, narrow_places)
         ctx.shapes = ((x.shape[0], *(length + 2 * padding for length in x.shape[1:3]), x.shape[3]), weight.shape)
         ctx.padding = padding

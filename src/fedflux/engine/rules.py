@@ -47,7 +47,7 @@ class Operations(Protocol):
         """The tensors that training changes, without buffers and frozen parameters."""
 
     def gradient(self, loss: Loss, at: Parameters) -> Parameters:
-        """d loss / d at, name by name; in evaluation `at` may hold BatchNorm's running statistics too."""
+        """d loss / d at, name by name, of first order; in evaluation `at` may hold BatchNorm's running statistics."""
 
     def statistics(self, params: Parameters, x: Tensor) -> Parameters:
         """In evaluation: mean and unbiased variance of what each BatchNorm layer meets, by its running statistics."""

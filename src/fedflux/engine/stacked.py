@@ -217,7 +217,7 @@ def stacked_engine(
     pixels: tuple[float, float] = (0.5, 0.5),
     compiled: bool = False,
 ) -> BatchedEngine:
-    """The engine that stacks clients, or replays them one by one where the model may not be stacked.
+    """The engine that stacks clients, or replays them side by side where the model may not be stacked.
 
     Layers that draw (dropout) draw for one client at a time, so models with them are trained as in the loop.
     """

@@ -12,13 +12,15 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.utils._pytree import tree_leaves, tree_map
+from torch.utils._pytree import tree_flatten, tree_map
 
 from fedflux.engine.arena import OnDevice
 from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
 from fedflux.engine.stack import Parameters
 
 REHEARSALS = 3
+SELDOM = 4
+"""How often a short batch of one size runs kernel by kernel before it is worth a recording."""
 Sets = tuple[Parameters, ...]
 """One or more parameter sets."""
 
@@ -167,6 +169,7 @@ class Stepper:
         self.index = torch.zeros(shape[1], dtype=torch.int64, device=device)
         self.memory = tree_map(_own, fresh(params))
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
+        self._seen: dict[int, int] = {}
         self._pool: Any = None
 
     def load(self, params: Sets, extras: Extras) -> None:
@@ -186,11 +189,16 @@ class Stepper:
     def step(self, whole: bool, size: int | None = None) -> None:
         """One step; `whole`: no batch needs a mask; `size`: only so many of the batch's examples."""
         size = self.positions.shape[2] if size is None else size
-        if self.data.x.device.type != "cuda":
+        device = self.data.x.device
+        if device.type != "cuda":
             self.run(whole, size)
             return
         if (whole, size) not in self._graphs:
-            self._graphs[whole, size] = record(lambda: self.run(whole, size), self.state, self._pool)
+            self._seen[size] = self._seen.get(size, 0) + 1
+            if size < self.positions.shape[2] and self._seen[size] <= SELDOM:
+                self.run(whole, size)
+                return
+            self._graphs[whole, size] = record(lambda: self.run(whole, size), self.state, device, self._pool)
             self._pool = self._graphs[whole, size].pool()
         self._graphs[whole, size].replay()
 
@@ -209,11 +217,11 @@ class Stepper:
         self.index += 1 if real is None else real.any(dim=1)
 
 
-def record(run: Callable[[], None], state: Any, pool: Any = None) -> torch.cuda.CUDAGraph:
+def record(run: Callable[[], None], state: Any, device: torch.device, pool: Any = None) -> torch.cuda.CUDAGraph:
     """A run as a CUDA graph; the rehearsals before it change the state, which is put back."""
     kept = tree_map(torch.clone, state)
-    side: Any = torch.cuda.Stream()  # type: ignore[no-untyped-call]
-    with _nothing_freed():
+    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    with torch.cuda.device(device), _nothing_freed():
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for _ in range(REHEARSALS):
@@ -266,8 +274,9 @@ def _own(tensor: Tensor) -> Tensor:
 
 
 def copy_into(place: Any, source: Any) -> None:
-    """Copy tensors into those at the same place of another structure, all of one type in one call."""
-    pairs = [(old, new) for old, new in zip(tree_leaves(place), tree_leaves(source), strict=True) if old is not new]
+    """Copy tensors into those of the same name and place in another structure, all of one type in one call."""
+    leaves, outline = tree_flatten(place)
+    pairs = [(old, new) for old, new in zip(leaves, outline.flatten_up_to(source), strict=True) if old is not new]
     for dtype in {old.dtype for old, _ in pairs}:
         some = [pair for pair in pairs if pair[0].dtype == dtype]
         torch._foreach_copy_([old for old, _ in some], [new for _, new in some])

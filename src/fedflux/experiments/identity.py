@@ -9,6 +9,7 @@ from fedflux.algorithms import HARNESS, READS, make_algorithm
 from fedflux.data.patterns import shift_parts
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.presets import preset, tuned_rate
+from fedflux.models import REVISIONS
 
 HOW_AND_WHERE = frozenset(("data_dir", "engine", "device", "out", "store", "track", "resume"))
 """Settings that say how and where to run; they do not determine the numbers."""
@@ -66,11 +67,13 @@ def revision(config: RunConfig) -> int:
 
 
 def identity(config: RunConfig, checksum: str) -> str:
-    """One name for all runs that must give the same numbers: data, settings that count, and the algorithm's revision.
+    """One name for all runs that must give the same numbers: data, settings that count, the algorithm's revision and
+    the model's.
 
     `config` has its model and number of clients decided (`build_federation` does that).
     """
-    return _digest([determines(config), checksum, revision(config)])
+    of_model = [REVISIONS[config.model]] if config.model in REVISIONS else []
+    return _digest([determines(config), checksum, revision(config), *of_model])
 
 
 def folder_name(config: RunConfig, checksum: str) -> str:

@@ -37,6 +37,7 @@ def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dat
     folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
     a finished one is answered from disk. `dataset` saves loading it again.
     """
+    _free_device()  # of a run that failed: its traceback held on to it then
     try:
         return _run(config, on_round, dataset)
     finally:

@@ -94,6 +94,12 @@ class Store:
         with self._connection() as connection:
             return [_opened(row) for row in connection.execute(f"SELECT * FROM cells ORDER BY {ORDER}")]
 
+    def rounds(self, identity: str) -> list[dict[str, Any]]:
+        """A cell's rounds in order, as they were recorded."""
+        with self._connection() as connection:
+            found = connection.execute("SELECT record FROM rounds WHERE identity = ? ORDER BY round", (identity,))
+            return [loads(record) for (record,) in found]
+
     def __len__(self) -> int:
         with self._connection() as connection:
             return int(connection.execute("SELECT count(*) FROM cells").fetchone()[0])

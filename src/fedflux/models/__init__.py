@@ -15,6 +15,8 @@ from fedflux.models.resnet9 import ResNet9
 from fedflux.streams import stream_seed
 
 MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": MLP}
+REVISIONS = {"resnet9": 2}
+"""Models whose layers have changed, and how often: runs of different revisions give different numbers."""
 
 __all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "ResNet9", "build_model"]
 

@@ -10,7 +10,7 @@ from fedflux.algorithms.describe import Extractor
 from fedflux.algorithms.flux import GROWTH, carried_over
 from fedflux.deploy.flower.settings import FlowerSettings
 from fedflux.engine.stack import Stack
-from fedflux.flux.clustering import Clusterer, Clusters, find_clusters
+from fedflux.flux.clustering import Clusterer, Clusters, find_clusters, takes
 from fedflux.flux.trigger import should_cluster
 from fedflux.flux.wire import from_arrays, join_arrays
 
@@ -111,15 +111,16 @@ def with_newcomers(
 
 def _refined(state: FederationState, settings: FlowerSettings) -> FederationState:
     """The core's rule: more clients see finer."""
-    if state.descriptors is None or len(state.described) < GROWTH * state.clustered:
+    how, count = clusterer(settings), len(state.described)
+    if state.descriptors is None or count < GROWTH * state.clustered or not takes(how, count):
         return state
-    clusters = find_clusters(from_arrays(state.descriptors), clusterer(settings))
+    clusters = find_clusters(from_arrays(state.descriptors), how)
     came_from = np.array([state.assignment[str(client)] for client in state.described], dtype=np.int64)
     labels = zip(state.described, clusters.labels, strict=True)
     return replace(
         state,
         models=carried_over(state.models, came_from, clusters),
         clusters=clusters,
-        clustered=len(state.described),
+        clustered=count,
         assignment={**state.assignment, **{str(client): int(label) for client, label in labels}},
     )

@@ -114,6 +114,11 @@ class Clusters:
         return nearest_centroid(vectors, self.centroids[:, : vectors.shape[1]])
 
 
+def takes(how: Clusterer, clients: int) -> bool:
+    """Whether a clusterer can take so many clients."""
+    return how.name not in SMALL or clients <= EXACT
+
+
 def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
     """U({d}; λ): scale the blocks, cluster, and number the clusters in order of their first client."""
     check_clusterer(how.name)
@@ -122,7 +127,7 @@ def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
         return with_centroids(descriptors, estimator.fit(descriptors).labels_)
     if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):
         raise FedfluxError(f"{how.clusters} clusters of {len(descriptors)} clients: ask for fewer")
-    if how.name in SMALL and len(descriptors) > EXACT:
+    if not takes(how, len(descriptors)):
         told = f"{how.name} takes up to {EXACT:,} clients, not {len(descriptors):,}"
         raise FedfluxError(f"{told}: use calibrated, adaptive-dbscan or kmeans")
     vectors = BlockScaler.fit(descriptors).transform(descriptors)
