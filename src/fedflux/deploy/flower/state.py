@@ -111,16 +111,16 @@ def with_newcomers(
 
 def _refined(state: FederationState, settings: FlowerSettings) -> FederationState:
     """The core's rule: more clients see finer."""
-    count = len(state.described)
-    if state.descriptors is None or count < GROWTH * state.clustered or not takes(clusterer(settings), count):
+    how, count = clusterer(settings), len(state.described)
+    if state.descriptors is None or count < GROWTH * state.clustered or not takes(how, count):
         return state
-    clusters = find_clusters(from_arrays(state.descriptors), clusterer(settings))
+    clusters = find_clusters(from_arrays(state.descriptors), how)
     came_from = np.array([state.assignment[str(client)] for client in state.described], dtype=np.int64)
     labels = zip(state.described, clusters.labels, strict=True)
     return replace(
         state,
         models=carried_over(state.models, came_from, clusters),
         clusters=clusters,
-        clustered=len(state.described),
+        clustered=count,
         assignment={**state.assignment, **{str(client): int(label) for client, label in labels}},
     )
