@@ -57,6 +57,10 @@ CLUSTERING: dict[str, tuple[Any, str]] = {
     "eps_scale": (float, f"adaptive-dbscan's factor on the radius {by_dataset('eps_scale')}"),
 }
 TRAINING: dict[str, tuple[Any, str]] = {
+    "drift": (
+        str,
+        "when clients draw new patterns: after:4,7, gradual:4-7, recurring:3, test, after:4,7+test, … (default: never)",
+    ),
     "participation": (float, f"share of clients in each round {default('participation')}"),
     "algorithm": (str, f"{', '.join(ALGORITHMS)} {default('algorithm')}"),
     "preset": (str, "tuned: each method's own learning rate; flux-paper: the choices of the paper's harness"),
@@ -66,6 +70,11 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "components": (int, f"length l of the reduced latent {default('components')}"),
     "covariance": (str, f"diagonal or full {default('covariance')}"),
     "bounds": (str, f"S1 per coordinate, or the release's one scalar {default('bounds')}"),
+    "redescribe": (int, f"flux-dynamic: describe clients anew every so many rounds {default('redescribe')}"),
+    "false_alarms": (
+        float,
+        f"flux-dynamic: drift found where there is none, a client and round {default('false_alarms')}",
+    ),
     "model": (str, f"{', '.join(MODELS)} or package.module:factory {by_dataset('model')}"),
     "rounds": (int, f"communication rounds {by_dataset('rounds')}"),
     "epochs": (int, f"local epochs a round {by_dataset('epochs')}"),

@@ -1,6 +1,6 @@
 """FedDrift: who leaves, which models merge, and what that costs."""
 
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 import pytest
@@ -35,8 +35,8 @@ class Mixed(Federation):
 
 
 def drifting(view: Federation) -> Federation:
-    told = {name: getattr(view, name) for name in view.__dataclass_fields__}
-    return Mixed(**{**told, "_cache": ByteCache(), "_samples": {}})
+    told = {field.name: getattr(view, field.name) for field in fields(view) if field.init}
+    return Mixed(**{**told, "_cache": ByteCache(), "_derived": {}})
 
 
 def test_it_begins_with_a_model_a_client_all_from_the_same_start(view: Federation, engine: Engine) -> None:

@@ -149,4 +149,4 @@ def test_a_blind_federation_is_limited_blindly_and_samples_do_not_travel() -> No
     federation = made()
     federation.limited(5)
     assert "may not read" in error_of(lambda: federation.blind().limited(5).truth)
-    assert pickle.loads(pickle.dumps(federation))._samples == {}
+    assert pickle.loads(pickle.dumps(federation))._derived == {}

@@ -10,7 +10,7 @@ import pytest
 from tests.data.making import error_of, owned, pictures
 
 from fedflux.data import Dataset, Examples, Federation, Partition, partition
-from fedflux.data import federation as federation_module
+from fedflux.data import cohort as cohort_module
 from fedflux.data.export import SPLITS
 from fedflux.data.lazy import Lazy
 from fedflux.data.patterns import MIXES, SHIFTS
@@ -127,9 +127,9 @@ def test_parts_of_a_cohort(monkeypatch: pytest.MonkeyPatch) -> None:
     cohort = federation.cohort([0, 1, 2, 4], round=3)
     assert ids_of(cohort.parts("train")) == [(0, 1, 2, 4)]
     assert {part.round for part in cohort.parts()} == {3}
-    monkeypatch.setattr(federation_module, "PART_CLIENTS", 3)
+    monkeypatch.setattr(cohort_module, "PART_CLIENTS", 3)
     assert ids_of(cohort.parts()) == ids_of(cohort.parts("test")) == [(0, 1, 2), (4,)]
-    monkeypatch.setattr(federation_module, "PART_BYTES", 2 * 36 * 20)
+    monkeypatch.setattr(cohort_module, "PART_BYTES", 2 * 36 * 20)
     assert ids_of(cohort.parts("test")) == [(0, 1), (2, 4)]
     assert ids_of(cohort.parts("train", "validation")) == [(0,), (1,), (2,), (4,)]  # each alone is too large already
     assert ids_of(federation.cohort([]).parts("test")) == []

@@ -9,7 +9,7 @@ import pytest
 from tests.experiments.making import read_json, read_rounds
 
 from fedflux.data import Federation, Labelled, Split
-from fedflux.data import federation as federation_module
+from fedflux.data import cohort as cohort_module
 from fedflux.experiments import evaluation, sitting
 from fedflux.experiments.config import make_config
 from fedflux.experiments.report.collect import collect
@@ -41,7 +41,7 @@ def progress_of(out: Path) -> list[Progress]:
 def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if eight clients were many."""
     monkeypatch.setattr(partition_module, "EAGER", 0)
-    monkeypatch.setattr(federation_module, "PART_CLIENTS", 8)
+    monkeypatch.setattr(cohort_module, "PART_CLIENTS", 8)
     for module in (evaluation, sitting):
         monkeypatch.setattr(module, "LISTED", 10)
 

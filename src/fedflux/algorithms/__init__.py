@@ -15,6 +15,7 @@ from fedflux.algorithms.fedem import FedEM
 from fedflux.algorithms.fedrc import FedRC
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
+from fedflux.algorithms.flux_dynamic import FluxDynamic
 from fedflux.algorithms.haccs import Haccs
 from fedflux.algorithms.harness import HARNESS
 from fedflux.algorithms.ifca import Ifca
@@ -49,6 +50,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "oracle": lambda settings: Flux(settings, grouping="true"),
     "flux": Flux,
     "flux-prior": _flux_prior,
+    "flux-dynamic": FluxDynamic,
     "ifca": Ifca,
     "fesem": Fesem,
     "cfl": Cfl,
@@ -70,6 +72,7 @@ READS: dict[str, frozenset[str]] = {
     "oracle": _ONE_MODEL | _DESCRIPTION,
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
+    "flux-dynamic": _ONE_MODEL | _DESCRIPTION | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},
     "cfl": _ONE_MODEL,

@@ -14,6 +14,7 @@ from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusterer, Clusters
+from fedflux.flux.drift import FALSE_ALARMS
 from fedflux.flux.wire import Arrays
 
 S = TypeVar("S")
@@ -99,6 +100,10 @@ class Settings:
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
     calibrated_assignment: bool = True
     """Place late and unseen clients by the calibrated distance, not by the paper's scaled Euclidean one."""
+    redescribe: int = 1
+    """Every how many rounds clients describe themselves anew, to find out whether they drifted."""
+    false_alarms: float = FALSE_ALARMS
+    """The share of clients without drift that may be said to drift when they describe themselves anew."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
 
 

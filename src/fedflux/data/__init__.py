@@ -1,7 +1,9 @@
 """What clients hold: sources, shifts, federations."""
 
+from fedflux.data.cohort import Cohort, Held
 from fedflux.data.dataset import Dataset, Examples
-from fedflux.data.federation import Cohort, Features, Federation, Held, Labelled, Split
+from fedflux.data.federation import Federation
+from fedflux.data.labelled import Features, Labelled, Split
 from fedflux.data.partition import Partition, partition
 
 __all__ = [

@@ -34,6 +34,11 @@ class ByteCache(Generic[T]):
         while self.nbytes > most:
             self._drop(next(iter(self._held)))
 
+    def clear(self) -> None:
+        """Drop everything."""
+        self._held.clear()
+        self.nbytes = 0
+
     def _drop(self, key: Hashable) -> None:
         if key in self._held:
             self.nbytes -= self._held.pop(key)[1]

@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from fedflux.data.federation import Federation, Split
+from fedflux.data import Federation, Split
 from fedflux.data.looks import Look
 from fedflux.data.partition import Partition
 from fedflux.data.patterns import Pattern

@@ -1,60 +1,27 @@
 """The clients of a federation: an immutable description that turns into tensors only when a cohort asks."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, overload
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
 
 from fedflux.data.cache import ByteCache
+from fedflux.data.cohort import Cohort
 from fedflux.data.dataset import Dataset
 from fedflux.data.dealing import ClientRows
+from fedflux.data.drift import Epochs, Stage, blended, chunk_positions
+from fedflux.data.labelled import Labelled, Split
 from fedflux.data.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
-Split = Literal["train", "validation", "test"]
 CACHE_BYTES = 2**29
 """Tensors kept between rounds, over all clients; the least recently used go first."""
-PART_BYTES = 2**28
-PART_CLIENTS = 1000
-
-
-@dataclass(frozen=True, eq=False)
-class Features:
-    """Images without labels: all that the test phase may see.
-
-    Copies are a count, not data: x holds each example once, and position p of the client's examples is x[p % len(x)].
-    """
-
-    x: Tensor
-    copies: int = field(default=1, kw_only=True)
-    """How often the client holds all of x."""
-
-    def __len__(self) -> int:
-        return len(self.x) * self.copies
-
-
-@dataclass(frozen=True, eq=False)
-class Labelled(Features):
-    """Images, labels, and the source row of each example (equal rows are copies of one example), each stored once."""
-
-    y: Tensor
-    rows: NDArray[np.int64]
-
-    def features(self) -> Features:
-        """The same images with their labels left behind."""
-        return Features(self.x, copies=self.copies)
-
-    def repeated(self) -> "Labelled":
-        """The same examples with every copy made: for what leaves the library."""
-        times = self.copies
-        if times == 1:
-            return self
-        return Labelled(self.x.repeat(times, 1, 1, 1), self.y.repeat(times), np.tile(self.rows, times))
+DERIVED = 4
+"""Samples and stages of a federation kept at a time; data of older ones is made again when it is asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,17 +42,30 @@ class Federation:
     there would change no mean; and as copies are made after the parts are cut, no training example is among them."""
     most: int | None = None
     """At most so many training examples a client: a sample of them, without copies (`limited`)."""
+    part: tuple[int, int, int] | None = None
+    """(first, last, count): of `count` chunks of the training examples, those from `first` to `last` − 1 (`chunks`)."""
+    _epochs: Epochs | None = None
+    _newer: tuple["Federation", float] | None = None
+    """While patterns change: the federation of the new ones, and the share of examples that show them."""
     _truth: NDArray[np.int64] | None = None
     _blind: bool = False
     _cache: ByteCache[Labelled] = field(default_factory=ByteCache, repr=False)
-    _samples: dict[int, "Federation"] = field(default_factory=dict, repr=False)
+    _derived: dict[Hashable, "Federation"] = field(default_factory=dict, repr=False)
+    _recipe: tuple["Federation", str, tuple[Any, ...]] | None = field(default=None, init=False, repr=False)
 
     def __len__(self) -> int:
         return len(self.rows)
 
-    def __getstate__(self) -> dict[str, object]:
-        """What another process needs: all but the clients made so far."""
-        return {**self.__dict__, "_cache": ByteCache(), "_samples": {}}
+    def __reduce__(self) -> tuple[Any, ...]:
+        """What another process needs: all but the clients made so far; of a sample or stage, how it came about."""
+        if self._recipe is not None:
+            return _derive, self._recipe
+        return _blank, (type(self),), {**self.__dict__, "_cache": ByteCache(), "_derived": {}}
+
+    @property
+    def origin(self) -> "Federation":
+        """The federation that this one is a sample or a stage of, or itself."""
+        return self if self._recipe is None else self._recipe[0].origin
 
     @property
     def classes(self) -> int:
@@ -110,20 +90,76 @@ class Federation:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
         dataset = replace(self.dataset, client_clusters=None)
-        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True, _samples={})
+        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True, _derived={})
+
+    def at(self, round: int) -> "Federation":
+        """What clients hold in a round: itself, unless their patterns drift. Asked again it is the same object."""
+        return self if self._epochs is None else self._kept("_staged", self._epochs.drift.stage(round))
+
+    def at_test(self, rounds: int) -> "Federation":
+        """What unseen clients hold after so many rounds of training."""
+        return self if self._epochs is None else self._kept("_staged", self._epochs.drift.at_test(rounds))
 
     def limited(self, most: int) -> "Federation":
         """The same clients with a fixed sample of at most `most` of their training examples each.
 
         Asked again it is the same object, so that engines that keep data by federation find it again.
         """
-        if most not in self._samples:
-            self._samples[most] = replace(self, most=most, duplicate=1, _cache=ByteCache(), _samples={})
-        return self._samples[most]
+        return self._kept("_limited", most)
+
+    def chunks(self, first: int, last: int, count: int) -> "Federation":
+        """The same clients with chunks `first` to `last` − 1 of their training examples, which are cut into `count`.
+
+        Chunks are disjoint, copies of an example included. Asked again it is the same object.
+        """
+        return self._kept("_part", first, last, count)
+
+    def chunk(self, index: int, count: int) -> "Federation":
+        """The same clients with one of `count` disjoint chunks of their training examples."""
+        return self.chunks(index, index + 1, count)
+
+    def _kept(self, name: str, *told: Any) -> "Federation":
+        """A derived federation, made once as long as it is among the last few asked for."""
+        key = (name, told)
+        found = self._derived.pop(key, None)
+        if found is None:
+            found = getattr(self, name)(*told)
+            object.__setattr__(found, "_recipe", (self, name, told))
+        self._derived[key] = found
+        while len(self._derived) > DERIVED:
+            self._derived.pop(next(iter(self._derived)))._forget()
+        return found
+
+    def _forget(self) -> None:
+        """Free the clients made so far, which engines that still know this federation would keep otherwise."""
+        self._cache.clear()
+        for one in self._derived.values():
+            one._forget()
+        self._derived.clear()
+
+    def _limited(self, most: int) -> "Federation":
+        return replace(self, most=most, duplicate=1, _cache=ByteCache(), _derived={})
+
+    def _part(self, first: int, last: int, count: int) -> "Federation":
+        return replace(self, part=(first, last, count), _cache=ByteCache(), _derived={})
+
+    def _staged(self, stage: Stage) -> "Federation":
+        assert self._epochs is not None
+        old, truth = self._epochs.drawn[stage.old], self._epochs.truth(stage)
+        return replace(
+            self,
+            rows=old.rows,
+            patterns=_Locked(old.patterns) if self._blind else old.patterns,
+            _truth=None if self._blind else truth,
+            _epochs=None,
+            _newer=None if stage.settled else (self._staged(Stage(stage.new, stage.new)), stage.share),
+            _cache=ByteCache(),
+            _derived={},
+        )
 
     def cohort(self, ids: Sequence[int] | NDArray[np.int64], round: int = 0) -> "Cohort":
         """Some clients in the given round, in id order."""
-        return Cohort(self, tuple(sorted(int(i) for i in ids)), round)
+        return Cohort(self.at(round), tuple(sorted(int(i) for i in ids)), round)
 
     def size(self, client: int, split: Split) -> int:
         """How many examples a client holds, copies included, without making them."""
@@ -131,7 +167,9 @@ class Federation:
 
     def stored(self, client: int, split: Split) -> int:
         """How many examples a client's tensors hold: each once, however many copies it has."""
-        held = len(getattr(self.rows[client], split))
+        if split == "train" and self.part is not None:
+            return len(self._chosen(client, self._rows(client, split)))
+        held = len(self._rows(client, split))
         return held if split != "train" or self.most is None else min(held, self.most)
 
     def copies(self, split: Split) -> int:
@@ -150,7 +188,7 @@ class Federation:
 
     def labels(self, client: int, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The source rows of a client's examples and their labels as it gives them, without making any image."""
-        if self.most is not None:
+        if self.most is not None or self.part is not None or self._newer is not None:
             held = self.materialise(client, split)
             return held.rows, held.y.numpy()
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
@@ -160,20 +198,60 @@ class Federation:
     def _pattern(self, client: int) -> Pattern:
         return self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]
 
-    def _make(self, client: int, split: Split) -> Labelled:
+    def _turns(self, client: int, split: Split) -> tuple[NDArray[np.int64], ...]:
+        """Positions of the old and of the new pattern's examples, while one takes over from the other."""
+        assert self._newer is not None
+        newer, share = self._newer
+        old, new = (len(getattr(one.rows[client], split)) for one in (self, newer))
+        return blended(old, new, share, stream(self.seed, f"gradual {split}", client=client))
+
+    def _rows(self, client: int, split: Split) -> NDArray[np.int64]:
+        rows: NDArray[np.int64] = getattr(self.rows[client], split)
+        if self._newer is None:
+            return rows
+        kept, taken = self._turns(client, split)
+        return np.concatenate([rows[kept], getattr(self._newer[0].rows[client], split)[taken]])
+
+    def _shown(self, client: int, split: Split) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
+        """All of a client's images and labels as its pattern shows them."""
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
         source = self.dataset.test if split == "test" else self.dataset.train
         x, y = source.x[rows], source.y[rows]
         if x.shape[1] != self.channels:
             x = np.repeat(x, self.channels, axis=1)
         x, y = self._pattern(client).transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
+        if self._newer is None:
+            return x, y
+        kept, taken = self._turns(client, split)
+        later = self._newer[0]._shown(client, split)
+        return np.concatenate([x[kept], later[0][taken]]), np.concatenate([y[kept], later[1][taken]])
+
+    def _chosen(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Positions of the training examples that a sample or a chunk holds."""
+        if self.part is not None:
+            return chunk_positions(rows, *self.part, stream(self.seed, "chunks", client=client))
+        if self.most is None or len(rows) <= self.most:
+            return np.arange(len(rows))
+        return np.sort(stream(self.seed, "limited", client=client).choice(len(rows), self.most, replace=False))
+
+    def _make(self, client: int, split: Split) -> Labelled:
+        rows = self._rows(client, split)
+        x, y = self._shown(client, split)
         if x.dtype != np.uint8:
             x = x.astype(np.float32)
-        if split == "train" and self.most is not None and len(rows) > self.most:
+        if split == "train" and (self.most is not None or self.part is not None):
             # drawn from the finished examples, so that each looks as it does in the whole
-            chosen = np.sort(stream(self.seed, "limited", client=client).choice(len(rows), self.most, replace=False))
+            chosen = self._chosen(client, rows)
             x, y, rows = x[chosen], y[chosen], rows[chosen]
         return Labelled(torch.from_numpy(np.ascontiguousarray(x)), torch.from_numpy(y.astype(np.int64)), rows)
+
+
+def _blank(kind: type[Federation]) -> Federation:
+    return object.__new__(kind)
+
+
+def _derive(origin: Federation, name: str, told: tuple[Any, ...]) -> Federation:
+    return origin._kept(name, *told)
 
 
 class _Locked(Sequence[Pattern]):
@@ -190,88 +268,6 @@ class _Locked(Sequence[Pattern]):
 
     def __getitem__(self, index: object) -> Pattern:  # type: ignore[override]
         raise FedfluxError("this algorithm may not read the clients' patterns")
-
-
-@dataclass(frozen=True, eq=False)
-class Cohort:
-    """The clients taking part at one moment, in id order."""
-
-    federation: Federation
-    ids: tuple[int, ...]
-    round: int = 0
-
-    def __len__(self) -> int:
-        return len(self.ids)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self.ids)
-
-    def parts(self, *splits: Split) -> Iterator["Cohort"]:
-        """The members a part after another, each part small enough that these splits of all of it fit into memory.
-
-        Whatever asks for many clients' tensors at once goes by these, so that its memory does not grow with the cohort.
-        """
-        example = self.federation.dataset.train.x.itemsize * int(np.prod(self.federation.image_shape))
-        part: list[int] = []
-        held = 0
-        for client in self.ids:
-            size = example * sum(self.federation.stored(client, split) for split in splits)
-            if part and (held + size > PART_BYTES or len(part) == PART_CLIENTS):
-                yield replace(self, ids=tuple(part))
-                part, held = [], 0
-            part.append(client)
-            held += size
-        if part:
-            yield replace(self, ids=tuple(part))
-
-    def limited(self, most: int) -> "Cohort":
-        """The same members with at most `most` training examples each; itself where nobody holds more."""
-        if all(self.federation.size(client, "train") <= most for client in self.ids):
-            return self
-        return replace(self, federation=self.federation.limited(most))
-
-    def data(self, client: int, split: Split) -> Labelled:
-        """One member's labelled examples."""
-        return self.federation.materialise(client, split, self.round)
-
-    def sizes(self, split: Split) -> NDArray[np.float64]:
-        """The number of examples s of every member."""
-        return np.array([self.federation.size(client, split) for client in self.ids], dtype=np.float64)
-
-    def held(self, split: Split) -> "Held":
-        """Every member's labelled examples, made where and when they are used."""
-        return Held(self, split, labelled=True)
-
-    def features(self, split: Split) -> "Held":
-        """Every member's images without labels, made where and when they are used."""
-        return Held(self, split, labelled=False)
-
-
-@dataclass(frozen=True, eq=False)
-class Held(Sequence[Features]):
-    """What the members of a cohort hold of a split, each made when it is asked for.
-
-    Sent to another process this is a few numbers; the examples are made there, or lie there already.
-    """
-
-    cohort: Cohort
-    split: Split
-    labelled: bool
-
-    def __len__(self) -> int:
-        return len(self.cohort)
-
-    @overload
-    def __getitem__(self, index: int) -> Features: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> Sequence[Features]: ...
-
-    def __getitem__(self, index: int | slice) -> Features | Sequence[Features]:
-        if isinstance(index, slice):
-            return [self[k] for k in range(*index.indices(len(self)))]
-        found = self.cohort.data(self.cohort.ids[index], self.split)
-        return found if self.labelled else found.features()
 
 
 def _bytes(examples: Labelled) -> int:

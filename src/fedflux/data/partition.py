@@ -1,7 +1,8 @@
 """From a dataset to a federation: a pure function of (dataset, shift, level, clients, seed) on every device."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain
 from typing import Literal
 
 import numpy as np
@@ -17,6 +18,7 @@ from fedflux.data.dealing import (
     split_validation,
 )
 from fedflux.data.drawing import DrawnRows, RowPool
+from fedflux.data.drift import Drift, Epoch, Epochs
 from fedflux.data.federation import CACHE_BYTES, Federation
 from fedflux.data.lazy import Lazy
 from fedflux.data.levels import DIRICHLET_ALPHA
@@ -53,6 +55,8 @@ class Partition:
     samples_per_client: int | None = None
     """None: the examples are dealt, each to one client. Else every client draws this many for training and validation
     from all of them, different clients the same one at times, and in proportion to the dataset's parts for test."""
+    drift: str | None = None
+    """When clients draw their patterns anew (`Drift.parse`); None: never."""
 
     def __post_init__(self) -> None:
         if self.clients is not None and self.clients < 1:
@@ -72,6 +76,10 @@ class Partition:
         if self.patterns not in ("independent", "shared"):
             raise FedfluxError(f"unknown patterns '{self.patterns}': choose independent or shared")
         shift_parts(self.shift)
+        if self.drift is not None:
+            Drift.parse(self.drift)
+            if self.shift in ("none", "dirichlet"):
+                raise FedfluxError(f"--drift draws patterns anew, and {self.shift} has none: name another shift")
         if self.shift == "dirichlet" and self.quantity_skew > 0:
             raise FedfluxError("dirichlet decides the clients' sizes itself; leave quantity skew at 0")
 
@@ -84,23 +92,31 @@ def partition(dataset: Dataset, how: Partition) -> Federation:
     own = dataset.train.client is not None
     clients = count_clients(dataset, how)
     _check_images(dataset, how)
-    patterns: Sequence[Pattern] = Lazy(clients, PatternDraw(how.shift, how.seed, _settings(dataset, how)))
-    if clients <= EAGER:
-        patterns = tuple(patterns)
-    rows: Sequence[ClientRows] = Lazy(clients, _rows(dataset, how, patterns))
-    if clients <= EAGER:
-        rows = tuple(rows)
+    drift = Drift() if how.drift is None else Drift.parse(how.drift)
+    drawn = [_draw(dataset, how, clients, epoch) for epoch in range(drift.epochs)]
+    truths = _truth(dataset, how, [patterns for _, patterns in drawn])
+    epochs = tuple(Epoch(*one, truth) for one, truth in zip(drawn, truths, strict=True))
     return Federation(
         dataset=dataset,
-        rows=rows,
-        patterns=patterns,
+        rows=epochs[0].rows,
+        patterns=epochs[0].patterns,
         seed=how.seed,
         channels=_channels(dataset, how),
         names=dataset.client_names if own else None,
         duplicate=how.duplicate,
         cache_bytes=CACHE_BYTES if clients <= EAGER else CACHE_BYTES // 4,  # hardly anyone of so many comes back
-        _truth=_truth(dataset, how, patterns),
+        _epochs=None if how.drift is None else Epochs(drift, epochs),
+        _truth=epochs[0].truth,
     )
+
+
+def _draw(dataset: Dataset, how: Partition, clients: int, epoch: int) -> tuple[Sequence[ClientRows], Sequence[Pattern]]:
+    """Everybody's rows and patterns in one epoch: the same deal, another draw of patterns."""
+    patterns: Sequence[Pattern] = Lazy(clients, PatternDraw(how.shift, how.seed, _settings(dataset, how), epoch))
+    if clients <= EAGER:
+        patterns = tuple(patterns)
+    rows: Sequence[ClientRows] = Lazy(clients, _rows(dataset, how, patterns))
+    return (tuple(rows) if clients <= EAGER else rows), patterns
 
 
 @dataclass(frozen=True, eq=False)
@@ -233,15 +249,17 @@ def _fraction(rows: Rows, how: Partition, client: int) -> Rows:
     return np.sort(stream(how.seed, "data fraction", client=client).choice(rows, size=count, replace=False))
 
 
-def _truth(dataset: Dataset, how: Partition, patterns: Iterable[Pattern]) -> NDArray[np.int64] | None:
-    """Pattern content, joined with the data's own clusters; None where distributions vary without clusters."""
+def _truth(dataset: Dataset, how: Partition, epochs: Sequence[Sequence[Pattern]]) -> Sequence[NDArray[np.int64] | None]:
+    """Of every epoch: pattern content, joined with the data's own clusters; None where distributions vary without.
+
+    Numbers are the same in all epochs.
+    """
     continuous = how.shift == "dirichlet" or (how.strength is not None and how.patterns == "independent")
-    if continuous:
-        return None
-    drawn = pattern_truth(patterns)
-    if dataset.client_names is None:
-        return drawn
-    if dataset.client_clusters is None:
-        return None
-    pairs = np.stack([dataset.client_clusters, drawn], axis=1)
-    return np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    named, own = dataset.client_names is not None, dataset.client_clusters
+    if continuous or (named and own is None):
+        return [None] * len(epochs)
+    drawn = pattern_truth(chain.from_iterable(epochs))
+    if own is not None and named:
+        pairs = np.stack([np.tile(own, len(epochs)), drawn], axis=1)
+        drawn = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
+    return np.split(drawn, len(epochs))

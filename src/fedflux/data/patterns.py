@@ -164,12 +164,12 @@ def shift_parts(shift: str) -> list[str]:
 
 
 class PatternDraw:
-    """The pattern of any client: client k's draw depends on (seed, k) alone, not on how many clients there are.
+    """The pattern of any client: client k's draw depends on (seed, epoch, k) alone, not on how many clients there are.
 
     Pickled as its settings, since the draws of the parts are plain functions.
     """
 
-    def __init__(self, shift: str, seed: int, settings: ShiftSettings) -> None:
+    def __init__(self, shift: str, seed: int, settings: ShiftSettings, epoch: int = 0) -> None:
         levels.check_level(settings.level)
         parts = shift_parts(shift)
         if settings.strength is not None and not 0 <= settings.strength <= 1:
@@ -178,7 +178,7 @@ class PatternDraw:
             raise FedfluxError(f"strength makes soft skews of px and py; '{shift}' has none")
         if settings.bank < 1:
             raise FedfluxError(f"a bank of {settings.bank} patterns: give 1 or more")
-        self._told = (shift, seed, settings)
+        self._told = (shift, seed, settings, epoch)
         self._draws: list[tuple[str, Draw]] = []
         for part in parts:
             draw = SHIFTS[part](settings, seed)
@@ -188,8 +188,9 @@ class PatternDraw:
 
     def __call__(self, client: int) -> Pattern:
         """What client k draws, over all parts of the shift."""
-        seed = self._told[1]
-        return reduce(Pattern.merge, (draw(stream(seed, purpose, client=client)) for purpose, draw in self._draws))
+        seed, epoch = self._told[1], self._told[3]
+        drawn = (draw(stream(seed, purpose, round=epoch, client=client)) for purpose, draw in self._draws)
+        return reduce(Pattern.merge, drawn)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return PatternDraw, self._told

@@ -29,7 +29,8 @@ class Predictor:
     stack: Stack
     weights: NDArray[np.float64]
     distances: NDArray[np.float64] | None = None
-    """How far each client is from each model's data (clients × models), where the choice was made by a distance."""
+    """How far each client is from each model's data (clients × models), where the choice was made by a distance; models
+    that are nobody's in particular come last and have no column."""
     adaptation: Adaptation | None = None
     """What is done to a model before it answers; None: nothing."""
 

@@ -129,7 +129,7 @@ class ProcessesEngine:
         if len(clients) < 2 or self.workers < 2 or multiprocessing.current_process().daemon:
             with one_thread():
                 return [getattr(self._loop, f"{method}_at")(*arguments, k) for k in range(len(clients))]
-        uses = None if cohort is None else self._share(cohort.federation)
+        uses = None if cohort is None else self._share(cohort.federation.origin)
         try:
             call = Parcel(arguments, self._known)
         except Exception as error:

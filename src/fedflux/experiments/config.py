@@ -12,12 +12,14 @@ from typing import Any, Literal, get_args, get_origin
 
 from fedflux.algorithms import ALGORITHMS, READS, DescriptorSettings, Settings
 from fedflux.data import Partition
+from fedflux.data.drift import Drift
 from fedflux.data.levels import check_level
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
+from fedflux.flux.drift import FALSE_ALARMS
 
 
 @dataclass(frozen=True)
@@ -38,6 +40,7 @@ class RunConfig:
     data_fraction: float = 1.0
     duplicate: int = 1
     samples_per_client: int | None = None
+    drift: str | None = None
     participation: float = 1.0
     algorithm: str = "flux"
     preset: Literal["tuned", "flux-paper"] | None = None
@@ -50,6 +53,8 @@ class RunConfig:
     components: int = 10
     covariance: Literal["diagonal", "full"] = "diagonal"
     bounds: Literal["coordinate", "scalar"] = "coordinate"
+    redescribe: int = 1
+    false_alarms: float = FALSE_ALARMS
     model: str = "auto"
     rounds: int = 10
     epochs: int = 2
@@ -67,7 +72,7 @@ class RunConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1)):
+        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1), ("redescribe", 1)):
             if getattr(self, name) < low:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
         if self.finetune < 0:
@@ -82,12 +87,18 @@ class RunConfig:
             raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
         if not 0 < self.significance < 1:
             raise FedfluxError(f"--significance {self.significance} is outside 0 to 1")
+        if not 0 < self.false_alarms < 1:
+            raise FedfluxError(f"--false-alarms {self.false_alarms} is outside 0 to 1")
         if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
             raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
         if isinstance(self.clusters, int) and self.clusters < 1:
             raise FedfluxError(f"--clusters {self.clusters}: give 1 or more")
         if self.algorithm == "flux" and self.clusterer == "kmeans" and self.clusters is None:
             raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
+        if self.algorithm == "flux-dynamic" and (self.clusterer == "kmeans" or self.clusters is not None):
+            raise FedfluxError(
+                "the number of clusters changes with drift: flux-dynamic takes no --clusters and no kmeans"
+            )
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
@@ -95,6 +106,8 @@ class RunConfig:
         if self.until == "clustered" and "cluster_round" not in READS[self.algorithm]:
             raise FedfluxError(f"--until clustered: {self.algorithm} makes no descriptors to cluster; use flux")
         self.partition()
+        if self.drift is not None:
+            Drift.parse(self.drift).check_rounds(self.rounds)
 
     def partition(self) -> Partition:
         """How the dataset becomes a federation."""
@@ -111,6 +124,7 @@ class RunConfig:
             data_fraction=self.data_fraction,
             duplicate=self.duplicate,
             samples_per_client=self.samples_per_client,
+            drift=self.drift,
         )
 
     def settings(self, true_clusters: int | None = None) -> Settings:
@@ -128,6 +142,8 @@ class RunConfig:
                 self.significance,
             ),
             calibrated_assignment=self.assignment == "calibrated",
+            redescribe=self.redescribe,
+            false_alarms=self.false_alarms,
             true_count=self.clusters == "true",
             cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             descriptor=DescriptorSettings(

@@ -40,7 +40,10 @@ class Placements:
         cluster, client = predictor.weights.argmax(axis=1), np.array(holders.ids)
         columns = zip(client[:LISTED].tolist(), cluster.tolist(), predictor.distances, strict=False)
         listed = [{"client": k, "cluster": m, "distances": distances} for k, m, distances in columns]
-        return Placements(client, cluster, predictor.distances[np.arange(len(client)), cluster], listed)
+        nowhere = np.full((len(client), 1), np.nan)  # a model that is no cluster's has no distance
+        distances = np.concatenate([predictor.distances, nowhere], axis=1)
+        near = distances[np.arange(len(client)), np.minimum(cluster, predictor.distances.shape[1])]
+        return Placements(client, cluster, near, listed)
 
     @staticmethod
     def join(parts: Sequence["Placements"]) -> "Placements | None":
@@ -63,9 +66,11 @@ def evaluate(
     engine: Engine,
     on_part: Callable[[Cohort], None],
     work: RoundMetrics,
+    unseen: Federation | None = None,
 ) -> tuple[dict[str, Any], Placements | None]:
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
 
+    `unseen` is what the test phase meets where that is not what training ended with (a drift at test time).
     Fine-tuned models are for known clients: an unseen one has no labels to tune with.
 
     Clients are asked some at a time and forgotten, so that memory does not grow with the federation. What is computed
@@ -84,14 +89,15 @@ def evaluate(
                 own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
                 work.count(part, training=config.finetune)
             known[ids] = engine.evaluate(own, part, "test")
-        holders = replace(part, ids=tuple(k for k in part if part.federation.size(k, "test")))
+        met = part.federation if unseen is None else unseen
+        holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
             if predictor is not None:
                 test[list(holders.ids)] = known[list(holders.ids)]
                 others = _answered_otherwise(predictor, holders, own, part)
                 if len(others):
-                    rest = part.federation.cohort(np.array(holders.ids)[others])
+                    rest = met.cohort(np.array(holders.ids)[others])
                     answer = replace(predictor, weights=predictor.weights[others], distances=None)
                     test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
                 placed += filter(None, [Placements.of(predictor, holders)])
@@ -118,7 +124,12 @@ def _answered_otherwise(
 
     The rest are scored already: in a large federation that is most of the work.
     """
-    if own is None or predictor.stack is not own.stack or predictor.adaptation is not own.adaptation:
+    if (
+        own is None
+        or holders.federation is not part.federation
+        or predictor.stack is not own.stack
+        or predictor.adaptation is not own.adaptation
+    ):
         return np.arange(len(holders))
     weights = own.weights[np.searchsorted(part.ids, holders.ids)]
     return np.flatnonzero((weights != predictor.weights).any(axis=1))

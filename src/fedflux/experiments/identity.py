@@ -32,6 +32,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
+    if config.drift is None:
+        told.pop("drift")  # as if there were no such setting
     return told
 
 

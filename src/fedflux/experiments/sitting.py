@@ -128,7 +128,8 @@ class Sitting:
         return self.config.until == "clustered" and self.algorithm.described(state) is not None
 
     def _finish(self, state: Any, records: list[dict[str, Any]], spent: float, command: str) -> dict[str, Any]:
-        everyone = self.view.cohort(range(len(self.view)))
+        last = records[-1]["round"]
+        everyone, truth = self.view.at(last).cohort(range(len(self.view))), self.federation.at(last)
         costly = records
         if self.config.until is None:
             state, metrics = self._complete(state, everyone, records)
@@ -136,11 +137,12 @@ class Sitting:
         begin = perf_counter()
         tell = partial(self._tell_after, state, records, "testing")
         work = RoundMetrics()
-        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work)
+        unseen = self.view.at_test(last)
+        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
         costly = [*costly, _record(len(records), work)]
         result = {
             **scores,
-            **cluster_figures(self.algorithm, state, self.federation),
+            **cluster_figures(self.algorithm, state, truth),
             "why": why_clusters_differ(self.config, self.algorithm, state),
             "cluster_round": getattr(state, "cluster_round", None),
             **costs(costly),
@@ -157,7 +159,7 @@ class Sitting:
         if placements is not None and len(placements.client) > LISTED:
             names = ("client", "cluster", "distance")
             write_npz(self.folder / PLACEMENTS_FILE, {name: getattr(placements, name) for name in names})
-        self._save(state, result)
+        self._save(state, result, truth)
         return {**jsonable(result)}
 
     def _complete(self, state: Any, everyone: Cohort, records: list[dict[str, Any]]) -> tuple[Any, RoundMetrics]:
@@ -169,15 +171,15 @@ class Sitting:
             self._tell_after(state, records, "placing", part)
         return state, costs
 
-    def _save(self, state: Any, result: dict[str, Any]) -> None:
+    def _save(self, state: Any, result: dict[str, Any], federation: Federation) -> None:
         """What others read of a finished run; the result comes last, since it says that the rest is there."""
         described = self.algorithm.described(state)
         if described is not None:
             arrays = {**described.sent, "clients": described.clients, "labels": described.labels}
-            if self.federation.truth is not None:
-                arrays["truth"] = self.federation.truth[described.clients]
+            if federation.truth is not None:
+                arrays["truth"] = federation.truth[described.clients]
             write_npz(self.folder / DESCRIPTOR_FILE, arrays)
-        write_npz(self.folder / SAMPLES_FILE, sample_images(self.federation, self.algorithm.assignment(state)))
+        write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
         stack = getattr(state, "models", None) or state.model
         with written_whole(self.folder / MODEL_FILE) as handle:
             handle.write(save({name: tensor.contiguous().cpu() for name, tensor in stack.tensors.items()}))

@@ -8,9 +8,9 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.data import Cohort, Federation
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.dealing import ClientRows
-from fedflux.data.federation import Cohort, Federation
 from fedflux.data.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.models.protocol import in_words

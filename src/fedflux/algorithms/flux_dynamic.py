@@ -1,0 +1,236 @@
+"""FLUX-dynamic: FLUX whose clients describe themselves again and again, and whose clusters follow when some drift."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.base import RoundMetrics, aggregate
+from fedflux.algorithms.describe import describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.flux import GROWTH, Flux, FluxState
+from fedflux.data import Cohort, Features, Federation
+from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.flux.clustering import takes
+from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.drift import add_descriptors, descend, drifted, fits_nowhere, put_rows, with_past
+from fedflux.flux.wire import client_bytes, from_arrays, to_arrays
+
+MEMORY = 32
+"""Past clusters kept, those that were somebody's last."""
+NAMED = 20
+"""Clients named in an event, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicState(FluxState):
+    """FLUX's state, whose models and clusters go on after those of now with past ones that nobody is in any more."""
+
+    general: Stack | None = None
+    """One model for everyone, trained beside the clusters': for whom no cluster fits."""
+    used: tuple[int, ...] = ()
+    """The round in which each cluster last was somebody's."""
+    members: tuple[int, ...] = ()
+    """Who took part in the last round."""
+
+
+@dataclass(frozen=True)
+class FluxDynamic(Flux):
+    """Descriptors are made of disjoint chunks of the training data, one a round, so that tests compare fresh samples.
+
+    A client whose new chunk does not fit its earlier ones drifted. Then clusters are found anew, each going on from
+    the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
+    """
+
+    general: Literal["trained", "average", "mixture"] = "trained"
+    revision: ClassVar[int] = 1
+
+    def init(self, federation: Federation, engine: Engine) -> DynamicState:
+        """One model, nobody placed."""
+        return DynamicState(**vars(super().init(federation, engine)))
+
+    def round(self, state: FluxState, cohort: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
+        """Find out who joined, who left and who drifted; then train and average per cluster as FLUX does."""
+        assert isinstance(state, DynamicState)
+        state = replace(state, round=state.round + 1)
+        metrics = RoundMetrics()
+        if state.clusters is not None:
+            state = self._follow(state, cohort, engine, metrics)
+        state = self._train(state, cohort, engine, metrics)
+        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
+        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        if state.clusters is None:
+            known = scores[~np.isnan(scores)]
+            state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
+            if self._fires(state):
+                state = self._cluster(state, cohort, engine, metrics)
+        return replace(state, members=cohort.ids), metrics
+
+    def _chunks(self, state: FluxState, cohort: Cohort, count: int | None = None) -> Cohort:
+        """The members with the last `count` of the chunks up to this round's; all of them where none is told."""
+        first = 0 if count is None else max(state.round - count, 0)
+        return cohort.chunks(first, state.round, max(self.settings.rounds, state.round))
+
+    def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
+        """As FLUX, but descriptors leave the chunks of later rounds alone."""
+        assert isinstance(state, DynamicState)
+        with metrics.timed("descriptor"):
+            extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
+            told = self._chunks(state, cohort)
+            descriptors = describe(extractor, told, engine)
+        metrics.send(told, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
+        metrics.count(told, forward=1)
+        with metrics.timed("clustering"):
+            clusters = self._group(descriptors, cohort.federation, told.ids)
+        assignment = state.assignment.copy()
+        assignment[list(told.ids)] = clusters.labels
+        count = len(clusters.centroids)
+        metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
+        return replace(
+            state,
+            models=state.models.take([0] * count),
+            general=state.models,
+            assignment=assignment,
+            cluster_round=state.round,
+            extractor=extractor,
+            clusters=clusters,
+            described=told.ids,
+            descriptors=to_arrays(descriptors),
+            clustered=len(told),
+            used=(state.round,) * count,
+        )
+
+    def _follow(self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
+        """Newcomers, leavers and drift; clusters are found anew where somebody drifted or many came."""
+        self._tell_leavers(state, cohort, metrics)
+        before = state.described
+        state = self._place_newcomers(state, cohort, engine, metrics)
+        joined = sorted(set(state.described) - set(before))
+        if joined:
+            metrics.events.append(f"round {state.round}: {_clients(joined)} joined")
+        moved: list[int] = []
+        assert state.cluster_round is not None
+        if (state.round - state.cluster_round) % self.settings.redescribe == 0:
+            known = set(before)
+            members = replace(cohort, ids=tuple(client for client in cohort if client in known))
+            state, moved = self._redescribe(state, members, engine, metrics)
+        count = len(state.described)
+        grown = count == len(cohort.federation) > state.clustered or count >= GROWTH * state.clustered
+        if moved or (grown and takes(self.settings.clusterer, count)):
+            state = self._recluster(state, cohort.federation, metrics)
+        return replace(state, used=self._used(state, cohort))
+
+    def _redescribe(
+        self, state: DynamicState, members: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> tuple[DynamicState, list[int]]:
+        """Compare each member's fresh chunk with what it told before; those that drifted tell all they hold now."""
+        fresh = self._chunks(state, members, self.settings.redescribe)
+        if not len(fresh):
+            return state, []
+        assert state.extractor is not None
+        assert state.descriptors is not None
+        place = {client: row for row, client in enumerate(state.described)}
+        rows = np.array([place[client] for client in fresh])
+        with metrics.timed("descriptor"):
+            new = describe(state.extractor, fresh, engine)
+            old = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
+            changed = drifted(old, new, self.settings.false_alarms)
+            arrays = put_rows(state.descriptors, rows, to_arrays(add_descriptors(old, new)))
+        share = fresh.sizes("train").sum() / max(members.sizes("train").sum(), 1)
+        metrics.send(fresh, up=client_bytes(new))
+        metrics.count(fresh, forward=share)
+        moved = [client for client, yes in zip(fresh, changed, strict=True) if yes]
+        if moved:
+            found = f"drift at {len(moved)} of {len(fresh)} clients"
+            metrics.events.append(f"round {state.round}: {found}: {_numbers(moved)}")
+            with metrics.timed("descriptor"):
+                now = describe(state.extractor, self._chunks(state, replace(members, ids=tuple(moved))), engine)
+                arrays = put_rows(arrays, rows[changed], to_arrays(now))
+            metrics.send(moved, up=client_bytes(now))
+            metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
+        return replace(state, descriptors=arrays), moved
+
+    def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
+        """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
+        assert state.clusters is not None
+        assert state.descriptors is not None
+        descriptors = from_arrays(state.descriptors)
+        with metrics.timed("clustering"):
+            found = self._group(descriptors, federation, state.described)
+            came_from, same = descend(found.pool, state.clusters.pool, self.settings.clusterer.alpha)
+        left = np.setdiff1d(np.arange(len(state.used)), came_from[same])
+        latest = left[np.argsort([-state.used[m] for m in left], kind="stable")][:MEMORY]
+        kept = np.sort(latest)
+        assignment = state.assignment.copy()
+        assignment[list(state.described)] = found.labels
+        count = len(came_from)
+        told = f"{count} clusters, {int(same.sum())} go on as they were, {count - int(same.sum())} from the nearest"
+        metrics.events.append(f"round {state.round}: {told}; {len(kept)} past ones are remembered")
+        return replace(
+            state,
+            models=state.models.take([*came_from.tolist(), *kept.tolist()]),
+            assignment=assignment,
+            clusters=with_past(found, descriptors, state.clusters, kept),
+            clustered=len(state.described),
+            used=(*[state.round] * count, *(state.used[m] for m in kept)),
+        )
+
+    def _used(self, state: DynamicState, cohort: Cohort) -> tuple[int, ...]:
+        held = set(state.assignment[list(cohort.ids)].tolist())
+        return tuple(state.round if m in held else last for m, last in enumerate(state.used))
+
+    def _tell_leavers(self, state: DynamicState, cohort: Cohort, metrics: RoundMetrics) -> None:
+        """Members of the last round that are missing, unless everybody's taking part is a matter of chance."""
+        gone = sorted(set(state.members) - set(cohort))
+        if gone and set(cohort) & set(state.described) <= set(state.members):
+            metrics.events.append(f"round {state.round}: {_clients(gone)} left")
+
+    def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:
+        """Newcomers leave the chunks of later rounds alone, too."""
+        return super()._place(state, self._chunks(state, newcomers), engine)
+
+    def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
+        """Every member trains its cluster's model and, once there are clusters, the general one."""
+        assert isinstance(state, DynamicState)
+        if state.general is None:
+            return super()._train(state, cohort, engine, metrics)
+        if self.general != "trained":
+            cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
+            jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+            trained = engine.train(state.models, cohort, jobs, self.settings.training, Key(self.settings.seed, state.round))
+            models = aggregate(state.models, trained, cluster, cohort.sizes("train"))
+            metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
+            return replace(state, models=models, general=trained.average(cohort.sizes("train")[None]))
+        last = len(state.models)
+        cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
+        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+        jobs += [Job(client, (last,)) for client in cohort]
+        with metrics.timed("training"):
+            both = Stack.together([state.models, state.general])
+            trained = engine.train(both, cohort, jobs, self.settings.training, Key(self.settings.seed, state.round))
+            sizes = np.tile(cohort.sizes("train"), 2)
+            models = aggregate(both, trained, np.concatenate([cluster, np.full(len(cohort), last)]), sizes)
+        metrics.send(cohort, up=2 * models.model_bytes(), down=2 * models.model_bytes())
+        metrics.count(cohort, models_down=2, models_up=2, training=2 * self.settings.training.epochs)
+        return replace(state, models=models.take(np.arange(last)), general=models.take([last]))
+
+    def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
+        """The model of the cluster, of now or before, whose P(X) fits best; the general one where none fits."""
+        assert isinstance(state, DynamicState)
+        if state.clusters is None or state.extractor is None or state.general is None:
+            return Predictor.shared(state.models, np.ones(1), len(features))
+        descriptors = describe_unlabelled(state.extractor, features, engine)
+        placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
+        if self.settings.calibrated_assignment:
+            placed = np.where(fits_nowhere(distances, descriptors.mean.shape[2]), len(state.models), placed)
+        return Predictor.single(Stack.together([state.models, state.general]), placed, distances)
+
+
+def _numbers(clients: Sequence[int]) -> str:
+    told = ", ".join(map(str, clients[:NAMED]))
+    return told if len(clients) <= NAMED else f"{told}, …"
+
+
+def _clients(clients: Sequence[int]) -> str:
+    return f"{len(clients)} {'client' if len(clients) == 1 else 'clients'} ({_numbers(clients)})"

@@ -1,0 +1,44 @@
+"""Examples as tensors: with labels, and without them."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Images without labels: all that the test phase may see.
+
+    Copies are a count, not data: x holds each example once, and position p of the client's examples is x[p % len(x)].
+    """
+
+    x: Tensor
+    copies: int = field(default=1, kw_only=True)
+    """How often the client holds all of x."""
+
+    def __len__(self) -> int:
+        return len(self.x) * self.copies
+
+
+@dataclass(frozen=True, eq=False)
+class Labelled(Features):
+    """Images, labels, and the source row of each example (equal rows are copies of one example), each stored once."""
+
+    y: Tensor
+    rows: NDArray[np.int64]
+
+    def features(self) -> Features:
+        """The same images with their labels left behind."""
+        return Features(self.x, copies=self.copies)
+
+    def repeated(self) -> "Labelled":
+        """The same examples with every copy made: for what leaves the library."""
+        times = self.copies
+        if times == 1:
+            return self
+        return Labelled(self.x.repeat(times, 1, 1, 1), self.y.repeat(times), np.tile(self.rows, times))

@@ -1,0 +1,114 @@
+"""Following clients whose data drifts: has one drifted, which clusters are new, which past ones come back?"""
+
+from dataclasses import fields, replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.stats import chi2
+
+from fedflux.flux.assignment import Marginals, cluster_centroids
+from fedflux.flux.clustering import Clusters
+from fedflux.flux.descriptor import Descriptors, make_descriptors
+from fedflux.flux.evidence import Pool, compare
+from fedflux.flux.moments import Moments
+from fedflux.flux.wire import Arrays, join_arrays
+
+FALSE_ALARMS = 0.01
+"""Clients without drift, of a hundred that describe themselves anew, that may be said to drift: 1."""
+STRANGE = 1e-6
+"""A client that belongs to a cluster is this rarely so far from it."""
+
+
+def drifted(old: Descriptors, new: Descriptors, rate: float) -> NDArray[np.bool_]:
+    """Which clients hold another distribution than before, by descriptors of disjoint examples, row by row.
+
+    A client that holds the same is said to drift with probability `rate` at most; differences too small to matter
+    (`EFFECT_FLOOR`) are none.
+    """
+    both, rows = Pool.of(old).join(Pool.of(new)), np.arange(len(old))
+    evidence = compare(both, rows, rows + len(old))
+    return np.asarray((evidence.total < np.log(rate)) & (evidence.trifle < np.log(rate)))
+
+
+def add_descriptors(old: Descriptors, new: Descriptors) -> Descriptors:
+    """What clients would have sent of both samples together, row by row; the samples have no example in common.
+
+    Counts add, and so do sums and sums of squares. The validation part is the newer one's.
+    """
+    count = old.count + new.count
+    share = new.count / np.maximum(count, 1)
+    gap = new.mean - old.mean
+    s, wide = share[..., None], share[..., None, None]
+    mean = old.mean + s * gap
+    between = wide * (1 - wide) * gap[..., :, None] * gap[..., None, :]
+    covariance = (1 - wide) * _covariances(old) + wide * _covariances(new) + between
+    together = [Moments(*one) for one in zip(count, mean, covariance, strict=True)]
+    made = make_descriptors(together, list(_effective(old, new)), full_covariance=old.spread.ndim == 4)
+    return replace(
+        made,
+        noise=(1 - share) ** 2 * old.noise + share**2 * new.noise,
+        validation_mean=new.validation_mean,
+        validation_count=new.validation_count,
+    )
+
+
+def _covariances(descriptors: Descriptors) -> NDArray[np.floating]:
+    """(K, groups, l, l), whichever form the spread has."""
+    if descriptors.spread.ndim == 4:
+        return descriptors.spread
+    marginal = descriptors.marginal_covariances()[:, None]
+    return np.concatenate([marginal, descriptors.class_covariances()], axis=1)
+
+
+def _effective(old: Descriptors, new: Descriptors) -> NDArray[np.float64]:
+    """Kish's n²/Σc² of both: numbers of copies c add up in n and in Σc² alike."""
+    squares = [one.count**2 / np.maximum(one.effective, 1e-12) * (one.count > 0) for one in (old, new)]
+    total = np.maximum(squares[0] + squares[1], 1e-12)
+    return np.asarray((old.count + new.count) ** 2 / total)
+
+
+def put_rows(arrays: Arrays, rows: NDArray[np.int64], new: Arrays) -> dict[str, NDArray[np.generic]]:
+    """Descriptors in their wire form with some clients' exchanged for new ones."""
+    joined = join_arrays([arrays, new])
+    index = np.arange(len(arrays["mean"]))
+    index[rows] = len(index) + np.arange(len(rows))
+    return {name: array if array.ndim == 0 else array[index] for name, array in joined.items()}
+
+
+def descend(new: Pool, old: Pool, alpha: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """For every new cluster the old one to go on from, and whether the two are one distribution at level `alpha`.
+
+    Where a test cannot tell it from some old ones it is the most alike of these, and otherwise the nearest: the least
+    mean distance of class means, in within-class deviations, plus the χ² distance of the label shares.
+    """
+    shape = (len(new), len(old))
+    first, second = (index.ravel() for index in np.indices(shape))
+    evidence = compare(new.join(old), first, second + len(new))
+    same = (evidence.total >= np.log(alpha)) | (evidence.trifle >= np.log(alpha))
+    shares = [pool.labels / np.maximum(pool.labels.sum(axis=1, keepdims=True), 1e-12) for pool in (new, old)]
+    p, q = shares[0][first], shares[1][second]
+    labels = ((p - q) ** 2 / np.maximum(p + q, 1e-12)).sum(axis=1)
+    distance = (((p + q) / 2 * evidence.effect**2).sum(axis=1) + labels).reshape(shape)
+    likeness = np.where(same, evidence.likeness, -np.inf).reshape(shape)
+    found = same.reshape(shape).any(axis=1)
+    return np.where(found, likeness.argmax(axis=1), distance.argmin(axis=1)).astype(np.int64), found
+
+
+def with_past(found: Clusters, descriptors: Descriptors, before: Clusters, kept: NDArray[np.int64]) -> Clusters:
+    """Clusters found anew, followed by some of those before, all scaled as the first ones were."""
+    centroids = cluster_centroids(before.scaler.transform(descriptors), found.labels)
+    past = Pool(*(getattr(before.pool, field.name)[kept] for field in fields(Pool)))
+    old, new = before.marginals, found.marginals
+    marginals = Marginals(
+        np.concatenate([new.mean, old.mean[kept]]),
+        np.concatenate([new.covariance, old.covariance[kept]]),
+        np.concatenate([new.weight, old.weight[kept]]),
+        new.inflation,
+    )
+    centroids = np.concatenate([centroids, before.centroids[kept]])
+    return Clusters(found.labels, before.scaler, centroids, found.pool.join(past), marginals)
+
+
+def fits_nowhere(distances: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
+    """Which unlabelled clients are too far from every cluster (calibrated, about χ²(l) for a member) to be one's."""
+    return np.asarray(distances.min(axis=1) > chi2.isf(STRANGE, length))
