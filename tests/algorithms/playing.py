@@ -68,7 +68,7 @@ def saved(state: Any) -> Any:
 def permuted(view: Federation, order: Sequence[int]) -> Federation:
     """Client k of the result is client `order[k]`."""
     patterns = [view.patterns.reveal(k) for k in order]  # type: ignore[attr-defined]
-    return replace(view, rows=[view.rows[k] for k in order], patterns=patterns, _cache=ByteCache(), _samples={})
+    return replace(view, rows=[view.rows[k] for k in order], patterns=patterns, _cache=ByteCache(), _derived={})
 
 
 def together(labels: np.ndarray) -> np.ndarray:

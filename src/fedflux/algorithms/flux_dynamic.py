@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,8 @@ from fedflux.flux.wire import client_bytes, from_arrays, to_arrays
 
 MEMORY = 32
 """Past clusters kept, those that were somebody's last."""
+HALF = 0.5
+"""The general model's part in the answer to an unseen client that fits a cluster: two opinions are better than one."""
 NAMED = 20
 """Clients named in an event, at most."""
 
@@ -31,6 +33,10 @@ class DynamicState(FluxState):
     """One model for everyone, trained beside the clusters': for whom no cluster fits."""
     used: tuple[int, ...] = ()
     """The round in which each cluster last was somebody's."""
+    accuracy: tuple[float, ...] = ()
+    """Of each cluster's model on its members' validation parts, when it last had any."""
+    general_accuracy: float = 0.0
+    """Of the general model on everyone's validation parts, in the last round."""
     members: tuple[int, ...] = ()
     """Who took part in the last round."""
 
@@ -43,7 +49,6 @@ class FluxDynamic(Flux):
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    general: Literal["trained", "average", "mixture"] = "trained"
     revision: ClassVar[int] = 1
 
     def init(self, federation: Federation, engine: Engine) -> DynamicState:
@@ -60,6 +65,9 @@ class FluxDynamic(Flux):
         state = self._train(state, cohort, engine, metrics)
         scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        if state.general is not None:
+            everyone = Predictor.shared(state.general, np.ones(1), len(cohort))
+            state = _measured(state, cohort, scores, engine.evaluate(everyone, cohort, "validation"))
         if state.clusters is None:
             known = scores[~np.isnan(scores)]
             state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
@@ -99,14 +107,17 @@ class FluxDynamic(Flux):
             descriptors=to_arrays(descriptors),
             clustered=len(told),
             used=(state.round,) * count,
+            accuracy=(state.accuracies[-1],) * count,
+            general_accuracy=state.accuracies[-1],
         )
 
     def _follow(self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
         """Newcomers, leavers and drift; clusters are found anew where somebody drifted or many came."""
         self._tell_leavers(state, cohort, metrics)
         before = state.described
-        state = self._place_newcomers(state, cohort, engine, metrics)
-        joined = sorted(set(state.described) - set(before))
+        placed = self._place_newcomers(state, cohort, engine, metrics)
+        assert isinstance(placed, DynamicState)
+        state, joined = placed, sorted(set(placed.described) - set(before))
         if joined:
             metrics.events.append(f"round {state.round}: {_clients(joined)} joined")
         moved: list[int] = []
@@ -119,7 +130,8 @@ class FluxDynamic(Flux):
         grown = count == len(cohort.federation) > state.clustered or count >= GROWTH * state.clustered
         if moved or (grown and takes(self.settings.clusterer, count)):
             state = self._recluster(state, cohort.federation, metrics)
-        return replace(state, used=self._used(state, cohort))
+        held = set(state.assignment[list(cohort.ids)].tolist())
+        return replace(state, used=tuple(state.round if m in held else last for m, last in enumerate(state.used)))
 
     def _redescribe(
         self, state: DynamicState, members: Cohort, engine: Engine, metrics: RoundMetrics
@@ -155,6 +167,7 @@ class FluxDynamic(Flux):
         """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
         assert state.clusters is not None
         assert state.descriptors is not None
+        assert state.general is not None
         descriptors = from_arrays(state.descriptors)
         with metrics.timed("clustering"):
             found = self._group(descriptors, federation, state.described)
@@ -164,21 +177,21 @@ class FluxDynamic(Flux):
         kept = np.sort(latest)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = found.labels
-        count = len(came_from)
-        told = f"{count} clusters, {int(same.sum())} go on as they were, {count - int(same.sum())} from the nearest"
-        metrics.events.append(f"round {state.round}: {told}; {len(kept)} past ones are remembered")
+        # what no old cluster equals goes on from the nearest, unless the general model has learnt more since
+        general = ~same & (np.array(state.accuracy)[came_from] < state.general_accuracy)
+        starts = np.where(general, len(state.models), came_from)
+        count, equal, near = len(same), int(same.sum()), int((~same & ~general).sum())
+        told = f"{count} clusters, {equal} go on as they were, {near} from the nearest, {int(general.sum())} from the"
+        metrics.events.append(f"round {state.round}: {told} general model; {len(kept)} past ones are remembered")
         return replace(
             state,
-            models=state.models.take([*came_from.tolist(), *kept.tolist()]),
+            models=Stack.together([state.models, state.general]).take([*starts.tolist(), *kept.tolist()]),
             assignment=assignment,
             clusters=with_past(found, descriptors, state.clusters, kept),
             clustered=len(state.described),
             used=(*[state.round] * count, *(state.used[m] for m in kept)),
+            accuracy=tuple(state.accuracy[m] for m in (*came_from, *kept)),
         )
-
-    def _used(self, state: DynamicState, cohort: Cohort) -> tuple[int, ...]:
-        held = set(state.assignment[list(cohort.ids)].tolist())
-        return tuple(state.round if m in held else last for m, last in enumerate(state.used))
 
     def _tell_leavers(self, state: DynamicState, cohort: Cohort, metrics: RoundMetrics) -> None:
         """Members of the last round that are missing, unless everybody's taking part is a matter of chance."""
@@ -194,14 +207,8 @@ class FluxDynamic(Flux):
         """Every member trains its cluster's model and, once there are clusters, the general one."""
         assert isinstance(state, DynamicState)
         if state.general is None:
-            return super()._train(state, cohort, engine, metrics)
-        if self.general != "trained":
-            cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
-            jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, Key(self.settings.seed, state.round))
-            models = aggregate(state.models, trained, cluster, cohort.sizes("train"))
-            metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
-            return replace(state, models=models, general=trained.average(cohort.sizes("train")[None]))
+            begun = super()._train(state, cohort, engine, metrics)
+            return replace(state, models=begun.models)
         last = len(state.models)
         cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
         jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
@@ -216,15 +223,31 @@ class FluxDynamic(Flux):
         return replace(state, models=models.take(np.arange(last)), general=models.take([last]))
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The model of the cluster, of now or before, whose P(X) fits best; the general one where none fits."""
+        """The mean answer of the general model and of the cluster, now or past, whose P(X) fits best, if any does."""
         assert isinstance(state, DynamicState)
         if state.clusters is None or state.extractor is None or state.general is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
         descriptors = describe_unlabelled(state.extractor, features, engine)
         placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
+        weights = np.zeros((len(placed), len(state.models) + 1))
+        weights[np.arange(len(placed)), placed] = 1 - HALF
+        weights[:, -1] = HALF
         if self.settings.calibrated_assignment:
-            placed = np.where(fits_nowhere(distances, descriptors.mean.shape[2]), len(state.models), placed)
-        return Predictor.single(Stack.together([state.models, state.general]), placed, distances)
+            weights[fits_nowhere(distances, descriptors.mean.shape[2])] = np.eye(len(state.models) + 1)[-1]
+        return Predictor(Stack.together([state.models, state.general]), weights, distances)
+
+
+def _measured(
+    state: DynamicState, cohort: Cohort, own: NDArray[np.float64], general: NDArray[np.float64]
+) -> DynamicState:
+    """The state that knows how good each cluster's model and the general one are on the members' validation parts."""
+    held, told = state.assignment[list(cohort.ids)], ~np.isnan(own)
+    if not told.any():
+        return state
+    accuracy = list(state.accuracy)
+    for m in np.unique(held[told & (held >= 0)]).tolist():
+        accuracy[m] = float(own[told & (held == m)].mean())
+    return replace(state, accuracy=tuple(accuracy), general_accuracy=float(general[told].mean()))
 
 
 def _numbers(clients: Sequence[int]) -> str:

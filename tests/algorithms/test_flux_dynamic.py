@@ -1,0 +1,199 @@
+"""FLUX-dynamic: drift is found, clusters follow, past ones are remembered, whoever comes or goes."""
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.algorithms.playing import TRAINING, assert_same, engine_of, play
+from tests.experiments.making import read_rounds
+
+import fedflux
+from fedflux.algorithms import Settings, describe, flux_dynamic
+from fedflux.algorithms.base import RoundMetrics
+from fedflux.algorithms.fedavg import FedAvg
+from fedflux.algorithms.flux_dynamic import MEMORY, DynamicState, FluxDynamic
+from fedflux.data import Federation, Partition, partition
+from fedflux.data.sources import load
+from fedflux.engine import make_engine
+from fedflux.errors import FedfluxError
+from fedflux.experiments.config import make_config
+from fedflux.experiments.identity import determines
+from fedflux.savable import put_together, take_apart
+
+ROUNDS = 6
+SETTINGS = Settings(rounds=ROUNDS, training=TRAINING, seed=5, cluster_round=2)
+
+
+def drifting(drift: str | None, level: int = 2) -> Federation:
+    """Of these clients several share a look, and all hold enough for a chunk to show it."""
+    return partition(load("digits"), Partition("px", level=level, clients=6, seed=5, drift=drift))
+
+
+def events(history: list[Any], word: str) -> list[str]:
+    return [event for metrics in history for event in metrics.events if word in event]
+
+
+def played(drift: str | None, level: int = 2, **more: Any) -> tuple[Federation, DynamicState, list[Any]]:
+    federation = drifting(drift, level)
+    view = federation.blind()
+    state, history = play(FluxDynamic(replace(SETTINGS, **more)), view, engine_of(view), ROUNDS)
+    return federation, state, history
+
+
+def test_the_drift_is_found_in_the_first_round_after_it_at_those_who_changed() -> None:
+    federation, state, history = played("after:3")
+    before, after = federation.at(3).truth, federation.at(4).truth
+    assert before is not None
+    assert after is not None
+    changed = np.flatnonzero(before != after).tolist()
+    assert 0 < len(changed) < 6
+    assert events(history, "drift")[0] == f"round 4: drift at {len(changed)} of 6 clients: {str(changed)[1:-1]}"
+    for cluster in range(3):  # who is with whom is the truth of now
+        assert len(set(state.assignment[after == cluster].tolist())) <= 1
+
+
+def test_without_drift_nothing_is_done_again() -> None:
+    _, state, history = played(None, false_alarms=1e-6)
+    assert events(history, "drift") == []
+    assert len(events(history, "clusters")) == 1
+    assert state.clusters is not None
+    assert len(state.models) == len(state.clusters.centroids) == len(state.used)
+
+
+def test_patterns_that_come_back_find_their_models() -> None:
+    federation = drifting("after:3,5").blind()
+    stages = federation._epochs
+    assert stages is not None
+    back = replace(stages, drawn=(stages.drawn[0], stages.drawn[1], stages.drawn[0]))
+    federation = replace(federation, _epochs=back, _derived={})
+    algorithm, engine = FluxDynamic(SETTINGS), engine_of(federation)
+    state, _ = play(algorithm, federation, engine, 5)
+    again, history = play(algorithm, federation, engine, 6, state=state)
+    assert events(history, "drift")
+    assert "0 from the nearest" in events(history, "go on")[0]
+    first, _ = play(algorithm, federation, engine, 3)
+    assert [again.assignment[k] == again.assignment[0] for k in range(6)] == [
+        first.assignment[k] == first.assignment[0] for k in range(6)
+    ]
+
+
+def test_a_cluster_that_did_not_change_goes_on_exactly_from_its_model() -> None:
+    federation = drifting("after:3")
+    truth = [federation.at(r).truth for r in (3, 4)]
+    assert truth[0] is not None
+    assert truth[1] is not None
+    view = federation.blind()
+    algorithm, engine = FluxDynamic(SETTINGS), engine_of(view)
+    state, _ = play(algorithm, view, engine, 3)
+    moved, _ = play(algorithm, view, engine, 3)
+    after = algorithm._follow(replace(moved, round=4), view.cohort(range(6), 4), engine, RoundMetrics())
+    stayed = next(k for k in range(6) if truth[0][k] == truth[1][k])
+    row, old = int(after.assignment[stayed]), int(state.assignment[stayed])
+    for name, tensor in after.models.tensors.items():
+        assert torch.equal(tensor[row], state.models.tensors[name][old])
+
+
+def test_the_general_model_is_fedavgs() -> None:
+    federation = drifting("after:3").blind()
+    state, _ = play(FluxDynamic(SETTINGS), federation, engine_of(federation), 5)
+    expected, _ = play(FedAvg(SETTINGS), federation, engine_of(federation), 5)
+    for name, tensor in expected.model.tensors.items():
+        torch.testing.assert_close(state.general.tensors[name], tensor)
+
+
+def test_strangers_are_answered_by_the_general_model_and_members_by_two() -> None:
+    _, state, _ = played("after:3")
+    algorithm = FluxDynamic(SETTINGS)
+    view = drifting("after:3").blind()
+    engine = engine_of(view)
+    everyone = view.cohort(range(6), 6)
+    own = algorithm.unseen(state, everyone.features("test"), engine)
+    assert ((own.weights[:, :-1] == 0.5).sum(axis=1) == 1).all()
+    assert (own.weights[:, -1] == 0.5).all()
+    strange = [replace(one, x=255 - one.x) for one in everyone.features("test")]
+    other = algorithm.unseen(state, strange, engine)
+    np.testing.assert_array_equal(other.weights, np.tile(np.eye(len(state.models) + 1)[-1], (6, 1)))
+
+
+def test_clients_that_come_later_join_and_those_that_stay_away_leave() -> None:
+    federation = drifting(None).blind()
+    cohorts = {1: range(4), 2: range(4), 3: range(6), 4: range(6), 5: [0, 1, 2, 3, 5], 6: [0, 1, 2, 3, 5]}
+    state, history = play(FluxDynamic(SETTINGS), federation, engine_of(federation), 6, lambda r: list(cohorts[r]))
+    assert events(history, "joined") == ["round 3: 2 clients (4, 5) joined"]
+    assert events(history, "left") == ["round 5: 1 client (4) left"]
+    assert (state.assignment >= 0).all()
+    assert sorted(state.described) == list(range(6))
+
+
+def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflux.algorithms.flux_dynamic.MEMORY", 1)
+    _, state, _ = played("after:2,3,4,5", level=8)
+    now = len(np.unique(state.assignment))
+    assert now < len(state.models) <= now + 1
+    assert MEMORY == 32
+
+
+def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[Any] = []
+    real = describe.describe
+
+    def noted(extractor: Any, cohort: Any, engine: Any) -> Any:
+        asked.append(cohort.federation.part)
+        return real(extractor, cohort, engine)
+
+    monkeypatch.setattr(flux_dynamic, "describe", noted)
+    played(None, false_alarms=1e-6)
+    assert asked == [(0, 2, 6), (2, 3, 6), (3, 4, 6), (4, 5, 6), (5, 6, 6)]
+    asked.clear()
+    played(None, false_alarms=1e-6, redescribe=2)
+    assert asked == [(0, 2, 6), (2, 4, 6), (4, 6, 6)]
+
+
+@pytest.mark.parametrize("kind", ["processes", "stacked"])
+def test_other_engines_see_the_same_drift(kind: str) -> None:
+    federation = drifting("after:3").blind()
+    found = []
+    for name in ("loop", kind):
+        engine = make_engine(name, "mlp", federation, seed=5, device="cpu")
+        state, history = play(FluxDynamic(SETTINGS), federation, engine, 4)
+        found.append((state, [metrics.events for metrics in history]))
+    assert found[0][1] == found[1][1]
+    np.testing.assert_array_equal(found[0][0].assignment, found[1][0].assignment)
+    if kind == "processes":
+        assert_same(found[1][0].models, found[0][0].models)
+
+
+def test_saved_in_the_middle_of_a_drift_it_goes_on_to_the_same_bits() -> None:
+    view = drifting("after:3,5").blind()
+    algorithm, engine = FluxDynamic(SETTINGS), engine_of(view)
+    whole, _ = play(algorithm, view, engine, 6)
+    half, _ = play(algorithm, view, engine, 4)
+    tensors, outline = take_apart(half)
+    loaded = put_together(DynamicState, tensors, outline)
+    fresh = drifting("after:3,5").blind()
+    resumed, _ = play(algorithm, fresh, engine_of(fresh), 6, state=loaded)
+    assert_same(resumed.models, whole.models)
+    assert resumed.used == whole.used
+
+
+def test_a_run_with_a_test_drift_is_scored_before_and_after_it(tmp_path: Any) -> None:
+    told = {"shift": "px", "level": 2, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu", "seed": 5}
+    still = fedflux.run(**told, algorithm="fedavg", drift="after:3", out=tmp_path / "still")
+    moving = fedflux.run(**told, algorithm="fedavg", drift="after:3+test", out=tmp_path / "moving")
+    assert still["known_per_client"] == moving["known_per_client"] == still["test_per_client"]
+    assert moving["test_per_client"] != moving["known_per_client"]
+    dynamic = fedflux.run(**told, algorithm="flux-dynamic", drift="after:3+test", out=tmp_path / "dynamic")
+    assert dynamic["truth"] == still["truth"]
+    assert [e for line in read_rounds(tmp_path / "dynamic") for e in line["events"] if "drift at" in e]
+
+
+def test_drift_enters_the_identity_only_when_it_is_told() -> None:
+    plain = make_config({"algorithm": "fedavg"})
+    assert "drift" not in determines(plain)
+    assert determines(make_config({"algorithm": "fedavg", "drift": "test"}))["drift"] == "test"
+    assert "false_alarms" not in determines(plain)
+    assert determines(make_config({"algorithm": "flux-dynamic", "false_alarms": 0.05}))["false_alarms"] == 0.05
+    with pytest.raises(FedfluxError, match="flux-dynamic takes no --clusters"):
+        make_config({"algorithm": "flux-dynamic", "clusters": 3})
