@@ -109,6 +109,6 @@ def test_past_clusters_are_places_like_others() -> None:
 def test_members_fit_and_strangers_fit_nowhere() -> None:
     rng = np.random.default_rng(9)
     members = chi2.rvs(10, size=(1000, 3), random_state=rng)
-    assert fits_nowhere(members, 10).sum() <= 3  # of the nearest of three
-    assert fits_nowhere(members[:, :1], 10).sum() <= 5
+    assert fits_nowhere(members[:, :1], 10).sum() <= 2
+    assert fits_nowhere(np.column_stack([members[:, 0], members[:, 1] + 100]), 10).sum() <= 2  # one that fits is enough
     assert fits_nowhere(members + 100, 10).all()

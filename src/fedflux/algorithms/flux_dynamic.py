@@ -19,8 +19,9 @@ from fedflux.flux.wire import client_bytes, from_arrays, to_arrays
 
 MEMORY = 32
 """Past clusters kept, those that were somebody's last."""
-HALF = 0.5
-"""The general model's part in the answer to an unseen client that fits a cluster: two opinions are better than one."""
+HALF, MORE = 0.5, 0.6
+"""The general model's part in the answer to an unseen client that fits a cluster, and to one that fits none: then it
+decides where the two are as sure of different answers. On MNIST two opinions were better than one (docs/drift.md)."""
 NAMED = 20
 """Clients named in an event, at most."""
 
@@ -223,17 +224,18 @@ class FluxDynamic(Flux):
         return replace(state, models=models.take(np.arange(last)), general=models.take([last]))
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The mean answer of the general model and of the cluster, now or past, whose P(X) fits best, if any does."""
+        """The general model, and that of the cluster, now or past, whose P(X) fits best: a mixture of the two."""
         assert isinstance(state, DynamicState)
         if state.clusters is None or state.extractor is None or state.general is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
         descriptors = describe_unlabelled(state.extractor, features, engine)
         placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
-        weights = np.zeros((len(placed), len(state.models) + 1))
-        weights[np.arange(len(placed)), placed] = 1 - HALF
-        weights[:, -1] = HALF
+        part = np.full(len(placed), HALF)
         if self.settings.calibrated_assignment:
-            weights[fits_nowhere(distances, descriptors.mean.shape[2])] = np.eye(len(state.models) + 1)[-1]
+            part[fits_nowhere(distances, descriptors.mean.shape[2])] = MORE
+        weights = np.zeros((len(placed), len(state.models) + 1))
+        weights[np.arange(len(placed)), placed] = 1 - part
+        weights[:, -1] = part
         return Predictor(Stack.together([state.models, state.general]), weights, distances)
 
 

@@ -15,7 +15,7 @@ from fedflux.flux.wire import Arrays, join_arrays
 
 FALSE_ALARMS = 0.01
 """Clients without drift, of a hundred that describe themselves anew, that may be said to drift: 1."""
-STRANGE = 1e-3
+STRANGE = 1e-4
 """A client that belongs to a cluster is this rarely so far from it."""
 
 
