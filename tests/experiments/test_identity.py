@@ -24,6 +24,8 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "patterns": {"shift": "pygx"},
     "alpha": {"shift": "dirichlet"},
     "preset": {"algorithm": "apfl"},
+    "redescribe": {"algorithm": "flux-dynamic"},
+    "false_alarms": {"algorithm": "flux-dynamic"},
 }
 """Settings that only some shifts or algorithms read."""
 
