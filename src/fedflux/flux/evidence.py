@@ -199,8 +199,9 @@ def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Arr
     correlation += average * (1 - trust)
     diagonal = np.arange(correlation.shape[-1])
     correlation[..., diagonal, diagonal] = 1.0
-    known = freedom[..., None]
-    return _scaled(correlation, np.sqrt((known * variance + VARIANCE_PRIOR * typical) / (known + VARIANCE_PRIOR) + tiny))
+    seen = freedom[..., None]
+    shrunk = (seen * variance + VARIANCE_PRIOR * typical) / (seen + VARIANCE_PRIOR)
+    return _scaled(correlation, np.sqrt(shrunk + tiny))
 
 
 def _scaled(matrix: Array, factor: Array) -> Array:
