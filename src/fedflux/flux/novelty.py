@@ -143,7 +143,8 @@ def _like_any(null: Null, ratio: Array, trifle: Array) -> Array:
     near = np.argpartition(ratio, few - 1, axis=1)[:, :few]
     x, r = np.take_along_axis(ratio, near, axis=1), np.take_along_axis(trifle, near, axis=1)
     freedom = null.dimensions * (1 + r) ** 2 / (1 + 2 * r)
-    return np.asarray(fisher.sf(x / (1 + r), freedom, null.freedom), dtype=np.float64).max(axis=1)
+    tails = np.asarray(fisher.sf(x / (1 + r), freedom, null.freedom), dtype=np.float64)
+    return np.asarray(tails.max(axis=1))
 
 
 def _eigen(covariance: Array) -> tuple[Array, Array]:
