@@ -63,6 +63,8 @@ TRAINING: dict[str, tuple[Any, str]] = {
     **CLUSTERING,
     "cluster_round": (str, "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
     "assignment": (str, f"late and unseen clients: calibrated or euclidean {default('assignment')}"),
+    "novel": (str, f"unseen clients that fit no cluster: nearest cluster's model, or global {default('novel')}"),
+    "novelty_level": (float, f"unseen clients of known patterns called novel, at most {default('novelty_level')}"),
     "components": (int, f"length l of the reduced latent {default('components')}"),
     "covariance": (str, f"diagonal or full {default('covariance')}"),
     "bounds": (str, f"S1 per coordinate, or the release's one scalar {default('bounds')}"),

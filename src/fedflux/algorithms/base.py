@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,6 +14,7 @@ from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusterer, Clusters
+from fedflux.flux.novelty import LEVEL
 from fedflux.flux.wire import Arrays
 
 S = TypeVar("S")
@@ -99,6 +100,10 @@ class Settings:
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
     calibrated_assignment: bool = True
     """Place late and unseen clients by the calibrated distance, not by the paper's scaled Euclidean one."""
+    novel: Literal["nearest", "global"] = "nearest"
+    """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
+    novelty_level: float = LEVEL
+    """How many clients that do fit one may be called novel, at most."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
 
 

@@ -32,6 +32,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
+    if config.novel == "nearest":  # who is called novel changes no model then
+        told = {key: value for key, value in told.items() if key not in ("novel", "novelty_level")}
     return told
 
 
