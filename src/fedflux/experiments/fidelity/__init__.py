@@ -18,6 +18,7 @@ from fedflux.experiments.fidelity.compared import Pairs, compare_clouds
 from fedflux.experiments.fidelity.plot import save_plot
 from fedflux.experiments.fidelity.transport import check_transport
 from fedflux.experiments.paper import fidelity_rows
+from fedflux.experiments.runner import build_federation
 from fedflux.files import jsonable, make_folder, write_json, write_npz
 
 __all__ = ["CLIENTS", "LEVELS", "POINTS", "fidelity"]
@@ -41,13 +42,20 @@ def fidelity(
     tell: Tell = lambda words, share: None,
 ) -> dict[str, Any]:
     """Compare all pairs of client-rounds at every level; the answer is what `fedflux fidelity --json` prints."""
-    usual = {"shift": "pygx", "clients": CLIENTS}
-    configs = [make_config({**usual, **told, "level": level, "algorithm": "fedavg"}) for level in levels]
     if points < 2:
         raise FedfluxError(f"--points {points}: give 2 or more")
+    told = {"shift": "pygx", **told, "algorithm": "fedavg"}
+    config = make_config({**told, "level": levels[0]})
     check_transport()
-    config = configs[0]
     dataset = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
+    if dataset.client_names is None:
+        told = {"clients": CLIENTS, **told}
+    configs = [build_federation(make_config({**told, "level": level}), dataset)[1] for level in levels]
+    config = configs[0]
+    total = (config.clients or 0) * config.rounds
+    total = total * (total - 1) // 2
+    if not total:
+        raise FedfluxError("fidelity compares pairs: give 2 or more clients, or rounds")
     folder = None if out is None else make_folder(out, "fidelity", RESULT, {"pairs", "levels"})
     printed = fidelity_rows(config.dataset, config.shift)
     found: dict[int, Pairs] = {}
@@ -57,9 +65,6 @@ def fidelity(
         step = _Step(tell, one.level, place, len(configs))
         seen = clouds(one, dataset, points, partial(step.round, of=one.rounds))
         middle = perf_counter()
-        total = len(seen) * (len(seen) - 1) // 2
-        if not total:
-            raise FedfluxError("fidelity compares pairs: give 2 or more clients, or rounds")
         full = config.covariance == "full"
         pairs, counted = compare_clouds(seen, full, partial(step.pairs, of=total))
         found[one.level] = pairs
@@ -70,8 +75,10 @@ def fidelity(
     answer = {
         **_spread(everything),
         "levels": rows,
-        **{key: getattr(config, key) for key in ("dataset", "shift", "rounds", "seed", "covariance", "components")},
-        "clients": len({cloud.client for cloud in seen}),
+        **{
+            key: getattr(config, key)
+            for key in ("dataset", "shift", "clients", "rounds", "seed", "covariance", "components")
+        },
         "points": points,
         "machine": describe("cpu" if config.device == "auto" else config.device),
     }

@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.experiments.fidelity.clouds import Cloud
-from fedflux.experiments.fidelity.transport import split, squared_w2, transport
+from fedflux.experiments.fidelity.transport import transport
 from fedflux.flux.sums import spans
+from fedflux.flux.transport import split, squared_w2
 from fedflux.flux.wasserstein import ROUNDING, Gaussians, PairBlocks, constants, pair_blocks, pair_constants
 
 Array = NDArray[np.float64]
@@ -53,7 +54,7 @@ def compare_clouds(
     used = present[first] & present[second]
     blocks = _blocks(these, first, second)
     classes = count.shape[1] - 1
-    held = [split(cloud.points, classes) for cloud in clouds]
+    held = [split(*cloud.points, classes) for cloud in clouds]
     sampled = transport(held, first, second, on_pairs)
     seen = used & ~np.isnan(sampled)
     own = blocks.covariances if full else blocks.deviations
@@ -130,7 +131,7 @@ def _floor(clouds: Sequence[Cloud], classes: int) -> float | None:
     for cloud in clouds:
         if cloud.others is None:
             continue
-        both = zip(split(cloud.points, classes), split(cloud.others, classes), strict=True)
+        both = zip(split(*cloud.points, classes), split(*cloud.others, classes), strict=True)
         squares = np.array([squared_w2(a, b) for a, b in both])
         found.append(np.sqrt(squares[(cloud.moments.count >= 2) & ~np.isnan(squares)].sum()))
     return float(np.mean(found)) if found else None
