@@ -1,6 +1,9 @@
 """R1 as `fedflux fidelity` measures it: transport is exact, blocks add up, and the answer is what scripts rely on."""
 
 import json
+import os
+import signal
+import subprocess
 import sys
 from itertools import combinations
 from math import lcm
@@ -61,6 +64,31 @@ def test_processes_find_what_one_finds(monkeypatch: pytest.MonkeyPatch) -> None:
     told: list[int] = []
     assert np.array_equal(transport.transport(made, first, second, told.append), alone)
     assert told == [4, 8, 12, 15]
+
+
+ORPHANS = """
+import os, signal
+from concurrent.futures import ProcessPoolExecutor
+from multiprocessing import get_context
+from fedflux.experiments.child import behave
+
+if __name__ == "__main__":
+    pool = ProcessPoolExecutor(1, get_context("spawn"), behave)
+    print(pool.submit(os.getpid).result(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_leave_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    (tmp_path / "parent.py").write_text(ORPHANS)
+    env = {**os.environ, "PYTHONPATH": str(Path(cli.__file__).parents[1])}
+    with subprocess.Popen([sys.executable, "parent.py"], cwd=tmp_path, env=env, stdout=subprocess.PIPE) as parent:
+        assert parent.stdout is not None
+        worker = int(parent.stdout.readline())
+        assert parent.stdout.read() == b""  # whoever writes there has left, the worker too
+    assert parent.returncode == -signal.SIGKILL
+    state = Path(f"/proc/{worker}/stat")
+    assert not state.exists() or state.read_text().split()[2] == "Z"
 
 
 @pytest.mark.parametrize("full", [False, True])

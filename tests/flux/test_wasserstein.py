@@ -114,7 +114,8 @@ def test_deviations_alone_do_not_see_correlations() -> None:
 
 
 def test_singular_covariances_have_no_upper_bound_and_unused_groups_do_not_count() -> None:
-    assert constants(np.array(0.0), np.array(4.0)) == (0.25, np.inf)
+    low, high = constants(np.array(0.0), np.array(4.0))
+    assert (float(low), float(high)) == (0.25, np.inf)
     covariances = np.stack([np.stack([np.eye(2), np.zeros((2, 2))])] * 2)
     these = Gaussians.of(np.zeros((2, 2, 2)), covariances)
     pair = (these, np.array([0]), np.array([1]))

@@ -30,7 +30,7 @@ def save_plot(found: Mapping[int, Pairs], rows: Sequence[Mapping[str, Any]], tit
     axes[1][0].set_ylabel("W2 of Gaussians")
     axes[0][0].legend(loc="upper left", frameon=False, fontsize=8, markerscale=4)
     axes[1][0].legend(loc="upper left", frameon=False, fontsize=8, markerscale=4)
-    figure.suptitle(f"{title}: all blocks, one dot a pair of client-rounds", fontsize=11, x=0.01, ha="left")
+    figure.suptitle(f"{title}: pairs of client-rounds", fontsize=11, x=0.01, ha="left")
     buffer = BytesIO()
     figure.savefig(buffer, format="png", dpi=150, metadata={"Software": None})
     with written_whole(path) as handle:

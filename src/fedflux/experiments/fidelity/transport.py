@@ -1,7 +1,6 @@
 """Optimal transport of all pairs, over as many processes as there are cores."""
 
 import multiprocessing
-import signal
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -10,6 +9,7 @@ import numpy as np
 
 from fedflux.engine.auto import cores
 from fedflux.errors import FedfluxError
+from fedflux.experiments.child import behave
 from fedflux.flux.transport import Array, Rows, transport_blocks
 
 FEW = 1000
@@ -33,9 +33,8 @@ def transport(
     solve, count = partial(transport_blocks, clouds), cores()
     found: list[Array] = []
     pool = None
-    if len(first) >= FEW and count > 1:  # fresh processes, deaf to Ctrl-C, which their parent answers
-        quiet = (signal.SIGINT, signal.SIG_IGN)
-        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), signal.signal, quiet)
+    if len(first) >= FEW and count > 1:
+        pool = ProcessPoolExecutor(count, multiprocessing.get_context("spawn"), behave)
     try:
         for part in (pool.map if pool else map)(solve, *zip(*chunks, strict=True)):
             found.append(part)
