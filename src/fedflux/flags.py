@@ -86,6 +86,12 @@ KEEPING: dict[str, tuple[Any, str]] = {
     "store": (Path, f"SQLite file that finished runs enter, or none (default: {STORE_FILE} beside the runs)"),
     "track": (str, f"{' or '.join(TRACKERS)}, or both with a comma between"),
 }
+FIDELITY = [
+    *(name for name in PARTITION if name != "level"),
+    *("components", "covariance", "bounds", "model", "rounds", "epochs", "batch_size", "lr", "momentum"),
+    *("engine", "device", "precision"),
+]
+"""What `fedflux fidelity` reads; the levels are a list there."""
 FLAGS = {**PARTITION, **TRAINING, **KEEPING}
 
 Config = Annotated[Path | None, flag("--config", "TOML file with the same keys; flags win")]
