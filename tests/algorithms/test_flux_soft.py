@@ -10,6 +10,7 @@ import torch
 from tests.algorithms.playing import SETTINGS, assert_same, engine_of, permuted, play, saved, small, together
 
 from fedflux.algorithms import ALGORITHMS, FedAvg, Flux, RoundMetrics
+from fedflux.algorithms.checks import check_clients_are_interchangeable, check_resumes
 from fedflux.algorithms.flux_soft import FluxSoft, SoftState, lend
 from fedflux.data import Federation
 from fedflux.engine import Engine, Stack
@@ -160,6 +161,11 @@ def test_models_follow_clients_that_change_places(sharp: Federation, redescribe:
     static, _ = play(algorithm, sharp, engine, 5)
     usual = engine.evaluate(algorithm.known(static, sharp.cohort(range(6)), engine), sharp.cohort(range(6)), "test")
     assert (scores.mean() > usual.mean() - 0.05) == bool(redescribe)
+
+
+@pytest.mark.parametrize("check", [check_resumes, check_clients_are_interchangeable], ids=lambda check: check.__name__)
+def test_the_battery_holds_when_it_describes_anew(check: Any) -> None:
+    check(lambda settings: FluxSoft(settings, redescribe=1))
 
 
 def test_it_is_always_calibrated_and_told_nothing() -> None:
