@@ -41,7 +41,7 @@ def sharing(pool: Pool, alpha: float) -> Array:
     first, second = candidate_pairs(pool, NEIGHBOURS, np.ones(clusters, dtype=np.bool_))
     evidence = compare(pool, first, second)
     alike = np.maximum(evidence.total, evidence.trifle) >= np.log(alpha)
-    changed = evidence.classes < np.log(alpha / pool.mean.shape[1] / len(first))
+    changed = evidence.classes < np.log(alpha)  # for each class by itself: a false alarm costs no more than a lender
     step = max(ENTRIES // (pool.mean.shape[1] ** 2 * pool.mean.shape[2]), 1)
     for begin in range(0, len(first), step):
         rows = slice(begin, begin + step)
