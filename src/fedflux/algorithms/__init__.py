@@ -15,6 +15,7 @@ from fedflux.algorithms.fedem import FedEM
 from fedflux.algorithms.fedrc import FedRC
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
+from fedflux.algorithms.flux_soft import FluxSoft
 from fedflux.algorithms.haccs import Haccs
 from fedflux.algorithms.harness import HARNESS
 from fedflux.algorithms.ifca import Ifca
@@ -43,12 +44,18 @@ def _flux_prior(settings: Settings) -> Flux:
     return Flux(replace(settings, clusterer=replace(settings.clusterer, name="kmeans")), grouping="prior")
 
 
+def _flux_soft(settings: Settings) -> FluxSoft:
+    """FLUX-soft: weights come from calibrated tests, and so do its clusters."""
+    return FluxSoft(replace(settings, clusterer=replace(settings.clusterer, name="calibrated"), true_count=False))
+
+
 ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "local": Local,
     "fedavg": FedAvg,
     "oracle": lambda settings: Flux(settings, grouping="true"),
     "flux": Flux,
     "flux-prior": _flux_prior,
+    "flux-soft": _flux_soft,
     "ifca": Ifca,
     "fesem": Fesem,
     "cfl": Cfl,
@@ -71,6 +78,7 @@ READS: dict[str, frozenset[str]] = {
     "oracle": _ONE_MODEL | _DESCRIPTION,
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
+    "flux-soft": _ONE_MODEL | _DESCRIPTION,
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},
     "cfl": _ONE_MODEL,
