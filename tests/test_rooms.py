@@ -19,10 +19,11 @@ RANKS = (
     {"algorithms"},
     {"experiments", "deploy"},
     {"display", "flags"},
+    {"display_fidelity"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
-LATE = {"kneed", "pooch", "plotly", "flwr", "opendp", "dp_accounting", "tensorboard", "mlflow", "ray", "pfl"}
+LATE = {"kneed", "pooch", "plotly", "flwr", "opendp", "dp_accounting", "tensorboard", "mlflow", "ray", "pfl", "ot"}
 HOME = {"flwr": SOURCE / "fedflux" / "deploy" / "flower"}
 """Where an optional package may be loaded on import: rooms that nobody enters without it."""
 

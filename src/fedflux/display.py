@@ -183,6 +183,8 @@ def show_run(result: dict[str, Any]) -> None:
         table.add_row(words, *(_percent(result[key]) for key in (name, f"{name}_worst", f"{name}_quantile10")))
     stdout.print(table)
     stdout.print(_cluster_line(result), highlight=False)
+    if result.get("novel") is not None:
+        show_line(f"test phase: {100 * result['novel']:.1f} % of clients are like no cluster (novel)")
     _show_why(result["why"])
     seconds = ", ".join(f"{p} {result[f'seconds_{p}']:.2f}" for p in ("training", "descriptor", "clustering"))
     stdout.print(

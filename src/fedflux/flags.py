@@ -67,6 +67,8 @@ TRAINING: dict[str, tuple[Any, str]] = {
     **CLUSTERING,
     "cluster_round": (str, "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
     "assignment": (str, f"late and unseen clients: calibrated or euclidean {default('assignment')}"),
+    "novel": (str, f"unseen clients that fit no cluster: nearest cluster's model, or global {default('novel')}"),
+    "novelty_level": (float, f"unseen clients of known patterns called novel, at most {default('novelty_level')}"),
     "components": (int, f"length l of the reduced latent {default('components')}"),
     "covariance": (str, f"diagonal or full {default('covariance')}"),
     "bounds": (str, f"S1 per coordinate, or the release's one scalar {default('bounds')}"),
@@ -93,6 +95,12 @@ KEEPING: dict[str, tuple[Any, str]] = {
     "store": (Path, f"SQLite file that finished runs enter, or none (default: {STORE_FILE} beside the runs)"),
     "track": (str, f"{' or '.join(TRACKERS)}, or both with a comma between"),
 }
+FIDELITY = [
+    *(name for name in PARTITION if name != "level"),
+    *("components", "covariance", "bounds", "model", "rounds", "epochs", "batch_size", "lr", "momentum"),
+    *("engine", "device", "precision"),
+]
+"""What `fedflux fidelity` reads; the levels are a list there."""
 FLAGS = {**PARTITION, **TRAINING, **KEEPING}
 
 Config = Annotated[Path | None, flag("--config", "TOML file with the same keys; flags win")]

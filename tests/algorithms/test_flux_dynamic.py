@@ -197,5 +197,7 @@ def test_drift_enters_the_identity_only_when_it_is_told() -> None:
     assert determines(make_config({"algorithm": "fedavg", "drift": "test"}))["drift"] == "test"
     assert "false_alarms" not in determines(plain)
     assert determines(make_config({"algorithm": "flux-dynamic", "false_alarms": 0.05}))["false_alarms"] == 0.05
+    level = make_config({"algorithm": "flux-dynamic", "novelty_level": 0.2})
+    assert determines(level)["novelty_level"] == 0.2
     with pytest.raises(FedfluxError, match="flux-dynamic takes no --clusters"):
         make_config({"algorithm": "flux-dynamic", "clusters": 3})

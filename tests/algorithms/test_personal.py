@@ -10,7 +10,7 @@ import pytest
 from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, play
 
 import fedflux
-from fedflux.algorithms import Algorithm
+from fedflux.algorithms import HARNESS, Algorithm
 from fedflux.algorithms.apfl import Apfl
 from fedflux.algorithms.atp import Atp
 from fedflux.algorithms.fedem import FedEM
@@ -27,6 +27,7 @@ METHODS: dict[str, Algorithm[Any]] = {
     "apfl of outputs": Apfl(SETTINGS, output_mixing=True),
     "pfedme": PFedMe(SETTINGS),
     "atp": Atp(SETTINGS, rate_rounds=2),
+    **{f"{name} of the harness": HARNESS[name](SETTINGS) for name in ("fedem", "apfl", "pfedme")},
 }
 SOME = {1: [0, 1, 2, 3], 2: [1, 3, 4], 3: [0, 2, 4]}
 

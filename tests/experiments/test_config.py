@@ -177,6 +177,8 @@ OTHER: dict[str, Any] = {
     "seed": 43,
     "significance": 0.05,
     "assignment": "euclidean",
+    "novel": "global",
+    "novelty_level": 0.01,
     "patterns": "shared",
     "bank": 3,
     "strength": 0.1,

@@ -9,7 +9,7 @@ from tests.experiments.test_config import OTHER
 
 from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
 from fedflux.experiments.config import RunConfig, make_config
-from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label
+from fedflux.experiments.identity import HOW_AND_WHERE, determines, folder_name, group, identity, label
 from fedflux.experiments.runner import build_federation
 from fedflux.models import REVISIONS
 
@@ -26,6 +26,7 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "preset": {"algorithm": "apfl"},
     "redescribe": {"algorithm": "flux-dynamic"},
     "false_alarms": {"algorithm": "flux-dynamic"},
+    "novelty_level": {"novel": "global"},
 }
 """Settings that only some shifts or algorithms read."""
 
@@ -56,6 +57,16 @@ def test_the_radius_counts_for_dbscan_and_the_number_for_kmeans() -> None:
     assert identity(make_config({"clusters": 2}), "data") != identity(make_config({"clusters": 3}), "data")
     one, two = other("eps_scale")
     assert identity(one, "data") == identity(two, "data")
+
+
+def test_who_is_called_novel_counts_where_novel_clients_get_another_model() -> None:
+    one, two = (make_config({"novelty_level": level}) for level in (0.05, 0.01))
+    assert identity(one, "data") == identity(two, "data")
+    assert "novel" not in determines(one)
+    assert label(two) == "flux"
+    one, two = (make_config({"novelty_level": level, "novel": "global"}) for level in (0.05, 0.01))
+    assert len({identity(config, "data") for config in (make_config({}), one, two)}) == 3
+    assert label(two) == "flux (novel global, novelty-level 0.01)"
 
 
 @pytest.mark.parametrize("key", ["clusterer", "significance", "assignment", "cluster_round", "components", "bounds"])

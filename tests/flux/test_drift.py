@@ -2,12 +2,12 @@
 
 import numpy as np
 import pytest
-from scipy.stats import binomtest, chi2
+from scipy.stats import binomtest
 from tests.flux.making import Population, describe_samples
 
 from fedflux.flux.clustering import Clusterer, find_clusters, with_centroids
 from fedflux.flux.descriptor import Descriptors, effective_counts
-from fedflux.flux.drift import add_descriptors, descend, drifted, fits_nowhere, put_rows, with_past
+from fedflux.flux.drift import add_descriptors, descend, drifted, put_rows, with_past
 from fedflux.flux.evidence import Pool
 from fedflux.flux.wire import from_arrays, to_arrays
 
@@ -99,16 +99,10 @@ def test_past_clusters_are_places_like_others() -> None:
     found = find_clusters(now, Clusterer())
     both = with_past(found, now, before, np.array([0]))
     assert len(both.centroids) == len(both.pool) == len(both.marginals.mean) == 2
+    assert not both.judge(clients(rng, 3, 300, apart).label_free(), 0.001).novel.any()
+    assert both.judge(clients(rng, 3, 300, -apart).label_free(), 0.001).novel.all()
     newcomers = [clients(rng, 3, 300), clients(rng, 3, 300, apart)]
     for calibrated in (True, False):
         assert [both.place(one, calibrated).tolist() for one in newcomers] == [[0] * 3, [1] * 3]
         placed = [both.place_unlabelled(one.label_free(), calibrated)[0].tolist() for one in newcomers]
         assert placed == [[0] * 3, [1] * 3]
-
-
-def test_members_fit_and_strangers_fit_nowhere() -> None:
-    rng = np.random.default_rng(9)
-    members = chi2.rvs(10, size=(1000, 3), random_state=rng)
-    assert fits_nowhere(members[:, :1], 10).sum() <= 2
-    assert fits_nowhere(np.column_stack([members[:, 0], members[:, 1] + 100]), 10).sum() <= 2  # one that fits is enough
-    assert fits_nowhere(members + 100, 10).all()

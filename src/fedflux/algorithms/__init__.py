@@ -16,6 +16,7 @@ from fedflux.algorithms.fedrc import FedRC
 from fedflux.algorithms.fesem import Fesem
 from fedflux.algorithms.flux import Flux
 from fedflux.algorithms.flux_dynamic import FluxDynamic
+from fedflux.algorithms.flux_soft import FluxSoft
 from fedflux.algorithms.haccs import Haccs
 from fedflux.algorithms.harness import HARNESS
 from fedflux.algorithms.ifca import Ifca
@@ -44,6 +45,11 @@ def _flux_prior(settings: Settings) -> Flux:
     return Flux(replace(settings, clusterer=replace(settings.clusterer, name="kmeans")), grouping="prior")
 
 
+def _flux_soft(settings: Settings) -> FluxSoft:
+    """FLUX-soft: weights come from calibrated tests, and so do its clusters."""
+    return FluxSoft(replace(settings, clusterer=replace(settings.clusterer, name="calibrated"), true_count=False))
+
+
 ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "local": Local,
     "fedavg": FedAvg,
@@ -51,6 +57,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
     "flux": Flux,
     "flux-prior": _flux_prior,
     "flux-dynamic": FluxDynamic,
+    "flux-soft": _flux_soft,
     "ifca": Ifca,
     "fesem": Fesem,
     "cfl": Cfl,
@@ -64,6 +71,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
+_DESCRIPTION |= {"novel", "novelty_level"}
 _ONE_MODEL = frozenset(("finetune",))
 """Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {
@@ -72,7 +80,8 @@ READS: dict[str, frozenset[str]] = {
     "oracle": _ONE_MODEL | _DESCRIPTION,
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
-    "flux-dynamic": _ONE_MODEL | _DESCRIPTION | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
+    "flux-dynamic": _ONE_MODEL | (_DESCRIPTION - {"novel"}) | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
+    "flux-soft": _ONE_MODEL | _DESCRIPTION,
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},
     "cfl": _ONE_MODEL,

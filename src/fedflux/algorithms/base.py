@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from time import perf_counter
-from typing import Any, ClassVar, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusterer, Clusters
 from fedflux.flux.drift import FALSE_ALARMS
+from fedflux.flux.novelty import LEVEL
 from fedflux.flux.wire import Arrays
 
 S = TypeVar("S")
@@ -104,6 +105,10 @@ class Settings:
     """Every how many rounds clients describe themselves anew, to find out whether they drifted."""
     false_alarms: float = FALSE_ALARMS
     """The share of clients without drift that may be said to drift when they describe themselves anew."""
+    novel: Literal["nearest", "global"] = "nearest"
+    """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
+    novelty_level: float = LEVEL
+    """How many clients that do fit one may be called novel, at most."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
 
 

@@ -7,10 +7,10 @@ from typing import ClassVar, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate
+from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate, by_membership
 from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusters, find_clusters, takes, with_centroids
 from fedflux.flux.descriptor import Descriptors
@@ -46,6 +46,13 @@ def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters
     shares = np.zeros((len(clusters.centroids), len(models)))
     np.add.at(shares, (clusters.labels, came_from), 1)
     return models.average(shares)
+
+
+def with_general_model(predictor: Predictor, state: FluxState) -> Predictor:
+    """Clients that fit no cluster are answered by all clusters' models, each as heavy as its share of the clients."""
+    assert predictor.verdict is not None
+    mixture = by_membership(state.models, state.assignment, len(predictor.weights)).weights
+    return replace(predictor, weights=np.where(predictor.verdict.novel[:, None], mixture, predictor.weights))
 
 
 @dataclass(frozen=True)
@@ -208,12 +215,15 @@ class Flux:
         return Predictor.single(state.models, state.assignment[list(clients.ids)])
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The model of the cluster whose P(X) fits best (Algorithm 2)."""
+        """The model of the cluster whose P(X) fits best (Algorithm 2); whoever fits none is told so."""
         if state.clusters is None or state.extractor is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
         descriptors = describe_unlabelled(state.extractor, features, engine)
-        placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
-        return Predictor.single(state.models, placed, distances)
+        how = self.settings
+        found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
+        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
+        predictor = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
+        return with_general_model(predictor, state) if how.novel == "global" else predictor
 
     def assignment(self, state: FluxState) -> NDArray[np.int64]:
         """The cluster of every client, −1 where it has none yet."""

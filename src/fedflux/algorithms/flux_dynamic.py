@@ -11,10 +11,10 @@ from fedflux.algorithms.base import RoundMetrics, aggregate
 from fedflux.algorithms.describe import describe, describe_unlabelled, fit_extractor
 from fedflux.algorithms.flux import GROWTH, Flux, FluxState
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
 from fedflux.flux.clustering import takes
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.drift import add_descriptors, descend, drifted, fits_nowhere, put_rows, with_past
+from fedflux.flux.drift import add_descriptors, descend, drifted, put_rows, with_past
 from fedflux.flux.wire import client_bytes, from_arrays, to_arrays
 
 MEMORY = 32
@@ -229,14 +229,14 @@ class FluxDynamic(Flux):
         if state.clusters is None or state.extractor is None or state.general is None:
             return Predictor.shared(state.models, np.ones(1), len(features))
         descriptors = describe_unlabelled(state.extractor, features, engine)
-        placed, distances = state.clusters.place_unlabelled(descriptors, self.settings.calibrated_assignment)
-        part = np.full(len(placed), HALF)
-        if self.settings.calibrated_assignment:
-            part[fits_nowhere(distances, descriptors.mean.shape[2])] = MORE
-        weights = np.zeros((len(placed), len(state.models) + 1))
-        weights[np.arange(len(placed)), placed] = 1 - part
+        how = self.settings
+        found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
+        part = np.where(found.novel, MORE, HALF)
+        weights = np.zeros((len(part), len(state.models) + 1))
+        weights[np.arange(len(part)), found.nearest] = 1 - part
         weights[:, -1] = part
-        return Predictor(Stack.together([state.models, state.general]), weights, distances)
+        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
+        return Predictor(Stack.together([state.models, state.general]), weights, found.distances, verdict=verdict)
 
 
 def _measured(

@@ -122,18 +122,19 @@ class Pulled:
     lr: float
     pull: float
 
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
         """No memory."""
+        return {}
 
     def step(
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: None,
+        memory: Parameters,
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], None]:
+    ) -> tuple[tuple[Parameters, ...], Parameters]:
         """One step."""
         own, mean = params
         trained = operations.trained(own)

@@ -9,7 +9,7 @@ from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.modes import one_thread
-from fedflux.engine.predictor import Adaptation, Predictor
+from fedflux.engine.predictor import Adaptation, Predictor, Verdict
 from fedflux.engine.processes import ProcessesEngine
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.stack import Stack
@@ -36,6 +36,7 @@ __all__ = [
     "Stack",
     "Statistic",
     "Training",
+    "Verdict",
     "Work",
     "make_engine",
     "one_thread",

@@ -23,6 +23,20 @@ class Adaptation(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
+class Verdict:
+    """What is said of clients that a model was chosen for by a distance, one entry a client."""
+
+    chosen: NDArray[np.int64]
+    """The model whose data are nearest, whether or not it answers."""
+    novel: NDArray[np.bool_]
+    """Whether the client's data are like no model's."""
+    score: NDArray[np.float64]
+    """p-value of its data being like some model's."""
+    confidence: NDArray[np.float64]
+    """Probability of the chosen model, given that one of them is right."""
+
+
+@dataclass(frozen=True, eq=False)
 class Predictor:
     """Row k of `weights` (clients × models) mixes the probabilities of the stack's models for the k-th client asked."""
 
@@ -33,6 +47,8 @@ class Predictor:
     that are nobody's in particular come last and have no column."""
     adaptation: Adaptation | None = None
     """What is done to a model before it answers; None: nothing."""
+    verdict: Verdict | None = None
+    """Who is new, and how sure the choices are, where a method can tell."""
 
     @staticmethod
     def single(stack: Stack, chosen: NDArray[np.int64], distances: NDArray[np.float64] | None = None) -> "Predictor":

@@ -20,6 +20,7 @@ from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 from fedflux.flux.drift import FALSE_ALARMS
+from fedflux.flux.novelty import LEVEL
 
 
 @dataclass(frozen=True)
@@ -48,6 +49,8 @@ class RunConfig:
     clusterer: str = "calibrated"
     significance: float = ALPHA
     assignment: Literal["calibrated", "euclidean"] = "calibrated"
+    novel: Literal["nearest", "global"] = "nearest"
+    novelty_level: float = LEVEL
     cluster_round: int | Literal["auto"] = "auto"
     eps_scale: float = 1.0
     components: int = 10
@@ -89,6 +92,8 @@ class RunConfig:
             raise FedfluxError(f"--significance {self.significance} is outside 0 to 1")
         if not 0 < self.false_alarms < 1:
             raise FedfluxError(f"--false-alarms {self.false_alarms} is outside 0 to 1")
+        if not 0 < self.novelty_level < 1:
+            raise FedfluxError(f"--novelty-level {self.novelty_level} is outside 0 to 1")
         if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
             raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
         if isinstance(self.clusters, int) and self.clusters < 1:
@@ -144,6 +149,8 @@ class RunConfig:
             calibrated_assignment=self.assignment == "calibrated",
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
+            novel=self.novel,
+            novelty_level=self.novelty_level,
             true_count=self.clusters == "true",
             cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             descriptor=DescriptorSettings(

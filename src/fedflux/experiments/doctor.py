@@ -14,7 +14,7 @@ from fedflux.experiments.runner import run_config
 
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 HELPERS = {"kneed": "the clusterer adaptive-dbscan", "pooch": "downloads", "plotly": "reports"}
-EXTRAS = {"flower": "flwr", "privacy": "opendp", "track": "tensorboard", "peers": "pfl"}
+EXTRAS = {"flower": "flwr", "privacy": "opendp", "track": "tensorboard", "fidelity": "POT", "peers": "pfl"}
 
 
 def examine(folder: Path) -> list[dict[str, Any]]:

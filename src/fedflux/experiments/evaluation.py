@@ -30,20 +30,33 @@ class Placements:
     cluster: NDArray[np.int64]
     distance: NDArray[np.float64]
     listed: list[dict[str, Any]]
-    """`client`, `cluster` and `distances` to all clusters."""
+    """`client`, `cluster` and `distances` to all clusters, `novel`, `novelty_score` and `confidence`."""
+    novel: NDArray[np.bool_] | None = None
+    """Who fits no cluster, where the method can tell."""
+    score: NDArray[np.float64] | None = None
+    confidence: NDArray[np.float64] | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is known who is new."""
+        return self.novel is not None
 
     @staticmethod
     def of(predictor: Predictor, holders: Cohort) -> "Placements | None":
         """Those of one part of the clients, None where the choice was not made by a distance."""
         if predictor.distances is None:
             return None
-        cluster, client = predictor.weights.argmax(axis=1), np.array(holders.ids)
+        verdict, client = predictor.verdict, np.array(holders.ids)
+        cluster = predictor.weights.argmax(axis=1) if verdict is None else verdict.chosen
         columns = zip(client[:LISTED].tolist(), cluster.tolist(), predictor.distances, strict=False)
         listed = [{"client": k, "cluster": m, "distances": distances} for k, m, distances in columns]
-        nowhere = np.full((len(client), 1), np.nan)  # a model that is no cluster's has no distance
-        distances = np.concatenate([predictor.distances, nowhere], axis=1)
-        near = distances[np.arange(len(client)), np.minimum(cluster, predictor.distances.shape[1])]
-        return Placements(client, cluster, near, listed)
+        distance = predictor.distances[np.arange(len(client)), cluster]
+        if verdict is None:
+            return Placements(client, cluster, distance, listed)
+        said = zip(listed, verdict.novel.tolist(), verdict.score.tolist(), verdict.confidence.tolist(), strict=False)
+        for line, novel, score, confidence in said:
+            line |= {"novel": novel, "novelty_score": score, "confidence": confidence}
+        return Placements(client, cluster, distance, listed, verdict.novel, verdict.score, verdict.confidence)
 
     @staticmethod
     def join(parts: Sequence["Placements"]) -> "Placements | None":
@@ -55,7 +68,13 @@ class Placements:
             np.concatenate([part.cluster for part in parts]),
             np.concatenate([part.distance for part in parts]),
             [line for part in parts for line in part.listed][:LISTED],
+            *(_joined([getattr(part, name) for part in parts]) for name in ("novel", "score", "confidence")),
         )
+
+
+def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    there = [part for part in parts if part is not None]
+    return np.concatenate(there) if len(there) == len(parts) else None
 
 
 def evaluate(
@@ -98,7 +117,7 @@ def evaluate(
                 others = _answered_otherwise(predictor, holders, own, part)
                 if len(others):
                     rest = met.cohort(np.array(holders.ids)[others])
-                    answer = replace(predictor, weights=predictor.weights[others], distances=None)
+                    answer = replace(predictor, weights=predictor.weights[others], distances=None, verdict=None)
                     test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
                 placed += filter(None, [Placements.of(predictor, holders)])
         on_part(part)
@@ -106,7 +125,9 @@ def evaluate(
     scores = {**client_scores(known, "known"), **client_scores(test, "test")}
     listed = None if placements is None else placements.listed
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
-    return {**scores, **tuned, "worst": scores["known_worst"], "test_placements": listed}, placements
+    novel = None if placements is None or placements.novel is None else float(placements.novel.mean())
+    placing = {"novel": novel, "test_placements": listed}
+    return {**scores, **tuned, "worst": scores["known_worst"], **placing}, placements
 
 
 def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:

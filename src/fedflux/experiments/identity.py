@@ -34,6 +34,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("eps_scale", None)
     if config.drift is None:
         told.pop("drift")  # as if there were no such setting
+    if config.novel == "nearest" and config.algorithm != "flux-dynamic":  # who is called novel changes no model then
+        told = {key: value for key, value in told.items() if key not in ("novel", "novelty_level")}
     return told
 
 

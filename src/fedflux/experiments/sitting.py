@@ -157,7 +157,7 @@ class Sitting:
             "run_dir": str(self.folder),
         }
         if placements is not None and len(placements.client) > LISTED:
-            names = ("client", "cluster", "distance")
+            names = ("client", "cluster", "distance", *(("novel", "score", "confidence") if placements.judged else ()))
             write_npz(self.folder / PLACEMENTS_FILE, {name: getattr(placements, name) for name in names})
         self._save(state, result, truth)
         return {**jsonable(result)}

@@ -4,7 +4,6 @@ from dataclasses import fields, replace
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 from fedflux.flux.assignment import Marginals, cluster_centroids
 from fedflux.flux.clustering import Clusters
@@ -15,8 +14,6 @@ from fedflux.flux.wire import Arrays, join_arrays
 
 FALSE_ALARMS = 0.01
 """Clients without drift, of a hundred that describe themselves anew, that may be said to drift: 1."""
-STRANGE = 1e-4
-"""A client that belongs to a cluster is this rarely so far from it."""
 
 
 def drifted(old: Descriptors, new: Descriptors, rate: float) -> NDArray[np.bool_]:
@@ -106,9 +103,5 @@ def with_past(found: Clusters, descriptors: Descriptors, before: Clusters, kept:
         new.inflation,
     )
     centroids = np.concatenate([centroids, before.centroids[kept]])
-    return Clusters(found.labels, before.scaler, centroids, found.pool.join(past), marginals)
-
-
-def fits_nowhere(distances: NDArray[np.float64], length: int) -> NDArray[np.bool_]:
-    """Which unlabelled clients are too far from every cluster (calibrated, about χ²(l) for a member) to be one's."""
-    return np.asarray(distances.min(axis=1) > chi2.isf(STRANGE, length))
+    null = replace(found.null, noise=np.concatenate([found.null.noise, before.null.noise[kept]]))
+    return Clusters(found.labels, before.scaler, centroids, found.pool.join(past), marginals, null)

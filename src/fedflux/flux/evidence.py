@@ -185,24 +185,30 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
 
 def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Array) -> Array:
     """Within-class covariance of each pair and class, shrunk towards the pair's average where samples are few."""
-    e = pool.weight[i][..., None, None], pool.weight[j][..., None, None]
-    both = np.maximum(e[0] + e[1], 1e-12)
-    pooled = (e[0] * pool.covariance[i] + e[1] * pool.covariance[j]) / both
-    pooled *= both / np.maximum(freedom, 1)[..., None, None]
-    variance = np.einsum("puii->pui", pooled)
+    degrees = np.maximum(freedom, 1)[..., None, None]
+    pooled = pool.covariance[i] * (pool.weight[i][..., None, None] / degrees)
+    pooled += pool.covariance[j] * (pool.weight[j][..., None, None] / degrees)
+    variance = np.einsum("puii->pui", pooled).copy()
     share = freedom / np.maximum(freedom.sum(axis=1, keepdims=True), 1e-12)
     typical = np.einsum("pu,pui->pi", share, variance)[:, None]
     tiny = 1e-12 * typical.max(axis=2, keepdims=True) + 1e-30
-    deviation = np.sqrt(np.maximum(variance, tiny))
-    correlation = pooled / (deviation[..., :, None] * deviation[..., None, :])
+    correlation = _scaled(pooled, 1 / np.sqrt(np.maximum(variance, tiny)))
     average = np.einsum("pu,puij->pij", share, correlation)[:, None]
-    trust, extra = freedom[..., None, None], prior[..., None, None]
-    correlation = (trust * correlation + extra * average) / np.maximum(trust + extra, 1e-12)
+    trust = (freedom / np.maximum(freedom + prior, 1e-12))[..., None, None]
+    correlation *= trust
+    correlation += average * (1 - trust)
     diagonal = np.arange(correlation.shape[-1])
     correlation[..., diagonal, diagonal] = 1.0
-    trust = freedom[..., None]
-    deviation = np.sqrt((trust * variance + VARIANCE_PRIOR * typical) / (trust + VARIANCE_PRIOR) + tiny)
-    return np.asarray(correlation * deviation[..., :, None] * deviation[..., None, :])
+    seen = freedom[..., None]
+    shrunk = (seen * variance + VARIANCE_PRIOR * typical) / (seen + VARIANCE_PRIOR)
+    return _scaled(correlation, np.sqrt(shrunk + tiny))
+
+
+def _scaled(matrix: Array, factor: Array) -> Array:
+    """Rows and columns multiplied, in place."""
+    matrix *= factor[..., :, None]
+    matrix *= factor[..., None, :]
+    return matrix
 
 
 def _quadratic(matrix: Array, vector: Array) -> Array:

@@ -57,6 +57,15 @@ def join_arrays(parts: Sequence[Arrays]) -> dict[str, NDArray[np.generic]]:
     return joined
 
 
+def put_arrays(arrays: Arrays, rows: NDArray[np.int64], fresh: Arrays) -> dict[str, NDArray[np.generic]]:
+    """The wire form with the clients at `rows` described by `fresh` instead."""
+    count = len(arrays["effective"])
+    order = np.arange(count)
+    order[rows] = count + np.arange(len(rows))
+    joined = join_arrays([arrays, fresh])
+    return {name: array if name == "schema" else array[order] for name, array in joined.items()}
+
+
 def client_bytes(descriptors: Descriptors) -> int:
     """What one client sends; unlabelled clients have no validation split to tell of, labelled ones no marginal."""
     labelled = {"schema", "noise", "full"}

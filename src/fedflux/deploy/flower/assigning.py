@@ -11,6 +11,9 @@ from fedflux.deploy.flower.settings import FlowerSettings
 from fedflux.deploy.flower.state import FederationState
 from fedflux.flux.wire import from_arrays
 
+Place = tuple[int, tuple[float, ...], bool, float, float]
+"""Cluster, distances, whether novel, novelty score, confidence."""
+
 
 @dataclass(frozen=True)
 class Placement:
@@ -18,6 +21,12 @@ class Placement:
 
     cluster: int
     distances: tuple[float, ...]
+    novel: bool
+    """Whether its data are like no cluster's; it has the nearest cluster's model all the same."""
+    novelty_score: float
+    """p-value of its data being like some cluster's."""
+    confidence: float
+    """Probability of this cluster, given that it belongs to one."""
     taken: bool
     """Whether the node said that it has the model."""
 
@@ -33,14 +42,15 @@ def assign_unlabelled(
     """Describe, place, send; before clustering there is one model for all, at no distance."""
     if not nodes:
         return {}
-    chosen: dict[Node, tuple[int, tuple[float, ...]]] = dict.fromkeys(nodes, (0, (0.0,)))
+    chosen: dict[Node, Place] = dict.fromkeys(nodes, (0, (0.0,), False, 1.0, 1.0))
     if state.extractor is not None and state.clusters is not None:
         found = ask_descriptors(exchange, nodes, state.extractor, state.bounds_version, settings, labelled=False)
         chosen = {node: place(state, arrays, settings) for node, arrays in found}
     offered = exchange.offer(state.models)
     messages = []
-    for node, (cluster, distances) in chosen.items():
+    for node, (cluster, distances, novel, _, confidence) in chosen.items():
         ask = {"step": "take", "cluster": cluster, "distance": distances[cluster]}
+        ask |= {"novel": novel, "confidence": confidence}
         messages.append(exchange.message(node.id, "query.assign", ask, offered[cluster]))
     taken = {
         node.client
@@ -50,8 +60,9 @@ def assign_unlabelled(
     return {node.client: Placement(*put, node.client in taken) for node, put in chosen.items()}
 
 
-def place(state: FederationState, arrays: Arrays, settings: FlowerSettings) -> tuple[int, tuple[float, ...]]:
-    """The fitting cluster of one unlabelled client, and its distances to all."""
+def place(state: FederationState, arrays: Arrays, settings: FlowerSettings) -> Place:
+    """The fitting cluster of one unlabelled client, its distances to all, and what is said of the choice."""
     assert state.clusters is not None
-    labels, distances = state.clusters.place_unlabelled(from_arrays(arrays), settings.assignment == "calibrated")
-    return int(labels[0]), tuple(float(distance) for distance in distances[0])
+    found = state.clusters.judge(from_arrays(arrays), calibrated=settings.assignment == "calibrated")
+    distances = tuple(float(distance) for distance in found.distances[0])
+    return int(found.nearest[0]), distances, bool(found.novel[0]), float(found.score[0]), float(found.confidence[0])

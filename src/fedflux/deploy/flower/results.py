@@ -1,5 +1,6 @@
 """What a finished run leaves on the server: `result.json` and one model file a cluster."""
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -25,8 +26,7 @@ def summarise(strategy: FluxStrategy) -> dict[str, Any]:
         "known_per_client": known,
         "validation": {r: {k: 100 * v for k, v in scores.items()} for r, scores in strategy.validation.items()},
         "unlabelled": {
-            client: {"cluster": one.cluster, "distance": one.distance, "distances": one.distances, "taken": one.taken}
-            for client, one in strategy.placements.items()
+            client: {**asdict(one), "distance": one.distance} for client, one in strategy.placements.items()
         },
         "refused": dict(state.refused),
         "bytes": {r: {"down": t.down, "up": t.up} for r, t in strategy.exchange.traffic.items()},

@@ -15,7 +15,7 @@ from typing import Any
 
 from fedflux.experiments.paper.figure import Figure
 
-__all__ = ["Figure", "every_figure", "figures"]
+__all__ = ["Figure", "every_figure", "fidelity_rows", "figures"]
 
 USUAL_CLIENTS = 10
 """What the paper uses where a table does not say how many clients there are."""
@@ -45,8 +45,21 @@ def figures(
 @cache
 def every_figure() -> tuple[Figure, ...]:
     """All tables, ablations included, in the order of the file."""
-    content = json.loads(files("fedflux.experiments.paper").joinpath("tables.json").read_text(encoding="utf-8"))
+    content = _content()
     return tuple(_figure(entry, content["tables"][entry["table"]]) for entry in content["figures"])
+
+
+def fidelity_rows(dataset: str, shift: str) -> dict[int, dict[str, Any]]:
+    """tab:eps_R1 by level: maximum, minimum, mean and deviation of |descriptor distance − W2|, in the paper's unit."""
+    return {row["level"]: row for row in _content()["fidelity"] if (row["dataset"], row["shift"]) == (dataset, shift)}
+
+
+@cache
+def _content() -> dict[str, Any]:
+    found: dict[str, Any] = json.loads(
+        files("fedflux.experiments.paper").joinpath("tables.json").read_text(encoding="utf-8")
+    )
+    return found
 
 
 def _figure(entry: dict[str, Any], about: str) -> Figure:

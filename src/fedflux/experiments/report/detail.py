@@ -228,6 +228,21 @@ def _placements(
         "chosen": [int(p["cluster"]) for p in shown],
         "distances": [digits(list(p["distances"])[:MOST_CLUSTERS], 4) for p in shown],
         "clusters": len(listed[0]["distances"]),
+        **_novelty(listed, everyone),
+    }
+
+
+def _novelty(listed: list[dict[str, Any]], everyone: dict[str, NDArray[Any]] | None) -> dict[str, Any]:
+    """How many fit no cluster, and who, and how sure the placements are; nothing in runs that did not ask."""
+    if "novel" not in listed[0]:
+        return {}
+    flags = [p["novel"] for p in listed] if everyone is None or "novel" not in everyone else everyone["novel"]
+    shown = listed[:MOST_PLACED]
+    return {
+        "novel": int(np.sum(flags)),
+        "is_novel": [bool(p["novel"]) for p in shown],
+        "score": [digits(p["novelty_score"], 3) for p in shown],
+        "confidence": [percent(100 * p["confidence"]) for p in shown],
     }
 
 

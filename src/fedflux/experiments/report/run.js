@@ -145,7 +145,8 @@ function placementPart(view, add) {
   const percent = (count) => `${count} of ${placements.count} (${share((100 * count) / placements.count, 0)})`;
   const what = `Clients are treated as unseen and unlabelled; the nearest cluster by their test features is chosen. ` +
     `${percent(placements.own)} go to the cluster that holds their training data` +
-    (there(placements.right) ? `, ${percent(placements.right)} to one where their true cluster is the most frequent` : "");
+    (there(placements.right) ? `, ${percent(placements.right)} to one where their true cluster is the most frequent` : "") +
+    (there(placements.novel) ? `; ${percent(placements.novel)} are like no cluster (novel)` : "");
   const [shown, clusters] = [placements.clients.length, placements.distances[0].length];
   const caption = "The stronger the colour, the nearer. Dot: the cluster chosen. Ring: the cluster that holds the " +
     "client's training data." +

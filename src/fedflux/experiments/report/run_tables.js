@@ -28,9 +28,14 @@ function membersPart(view) {
 function clientTable(run) {
   const { clients, placements } = run;
   const chosen = new Map((placements ? placements.clients : []).map((client, i) => [client, placements.chosen[i]]));
+  const judged = placements && there(placements.novel);
+  const said = new Map((judged ? placements.clients : []).map((client, i) => [client, {
+    novel: placements.is_novel[i] ? "yes" : "no", score: placements.score[i], sure: placements.confidence[i],
+  }]));
   const rows = clients.found.map((found, client) => ({
     client, found, truth: clients.truth && clients.truth[client], known: clients.known && clients.known[client],
     test: clients.test && clients.test[client], placed: chosen.get(client),
+    ...said.get(client),
   }));
   const columns = [
     { key: "client", title: "Client", num: true }, { key: "found", title: "Cluster", num: true },
@@ -38,6 +43,9 @@ function clientTable(run) {
     clients.known && { key: "known", title: "Known, %", num: true, text: (row) => number(row.known) },
     clients.test && { key: "test", title: "Test, %", num: true, text: (row) => number(row.test) },
     placements && { key: "placed", title: "Placed at test time", num: true },
+    judged && { key: "sure", title: "Confidence, %", num: true, text: (row) => number(row.sure) },
+    judged && { key: "novel", title: "Novel" },
+    judged && { key: "score", title: "Novelty score", num: true },
   ].filter(Boolean);
   const shown = clients.shown < clients.count ? `the first ${clients.shown} of ${clients.count}` : `all ${clients.count}`;
   return el("details", {}, el("summary", {}, `Client by client (${shown})`), table(columns, rows, { label: "Clients" }));

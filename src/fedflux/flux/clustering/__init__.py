@@ -16,6 +16,7 @@ from fedflux.flux.clustering.calibrated import CalibratedClustering, common_whit
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import Pool, compare
+from fedflux.flux.novelty import LEVEL, Judgement, Null, judge
 from fedflux.flux.scaling import BlockScaler
 from fedflux.flux.sums import EXACT
 
@@ -88,6 +89,8 @@ class Clusters:
     """Pooled class moments of every cluster."""
     marginals: Marginals
     """Pooled P(X) of every cluster."""
+    null: Null
+    """How far from it those that belong to it lie."""
 
     def place(self, newcomers: Descriptors, calibrated: bool = True) -> NDArray[np.int64]:
         """Clusters of labelled late clients: the best-fitting pooled moments, or the paper's nearest centroid."""
@@ -112,6 +115,10 @@ class Clusters:
             return self.marginals.nearest(newcomers)
         vectors = self.scaler.transform(newcomers)
         return nearest_centroid(vectors, self.centroids[:, : vectors.shape[1]])
+
+    def judge(self, newcomers: Descriptors, level: float = LEVEL, calibrated: bool = True) -> Judgement:
+        """The same, and which of them fit no cluster, and how sure each placement is."""
+        return judge(self.marginals, self.null, newcomers, level, self.place_unlabelled(newcomers, calibrated))
 
 
 def takes(how: Clusterer, clients: int) -> bool:
@@ -142,12 +149,14 @@ def with_centroids(descriptors: Descriptors, labels: NDArray[np.int64]) -> Clust
     """Clusters whose labels are known already (found above, or the truth given to the oracle)."""
     scaler = BlockScaler.fit(descriptors)
     labels = in_order_of_appearance(labels)
+    marginals = Marginals.of(descriptors, labels)
     return Clusters(
         labels,
         scaler,
         cluster_centroids(scaler.transform(descriptors), labels),
         Pool.of(descriptors).merge(labels),
-        Marginals.of(descriptors, labels),
+        marginals,
+        Null.of(descriptors, labels, marginals),
     )
 
 
