@@ -62,6 +62,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
+_DESCRIPTION |= {"dp", "epsilon", "delta"}
 _ONE_MODEL = frozenset(("finetune",))
 """Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {

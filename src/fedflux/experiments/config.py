@@ -17,6 +17,7 @@ from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
+from fedflux.flux.accounting import Privacy
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 
 
@@ -50,6 +51,9 @@ class RunConfig:
     components: int = 10
     covariance: Literal["diagonal", "full"] = "diagonal"
     bounds: Literal["coordinate", "scalar"] = "coordinate"
+    dp: Literal["gaussian", "paper"] | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
     model: str = "auto"
     rounds: int = 10
     epochs: int = 2
@@ -88,6 +92,10 @@ class RunConfig:
             raise FedfluxError(f"--clusters {self.clusters}: give 1 or more")
         if self.algorithm == "flux" and self.clusterer == "kmeans" and self.clusters is None:
             raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
+        if self.dp is not None and self.epsilon is None:
+            raise FedfluxError(f"--dp {self.dp} needs a budget: --epsilon E")
+        if self.privacy() is not None and self.covariance == "full":
+            raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
@@ -113,6 +121,13 @@ class RunConfig:
             samples_per_client=self.samples_per_client,
         )
 
+    def privacy(self) -> Privacy | None:
+        """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""
+        if self.epsilon is None:
+            return None
+        promised = Privacy(self.dp or "gaussian", self.epsilon, self.delta)
+        return promised if "epsilon" in READS.get(self.algorithm, ()) else None
+
     def settings(self, true_clusters: int | None = None) -> Settings:
         """What the algorithm is told; methods that need a number of clusters get the true one unless told another."""
         return Settings(
@@ -134,6 +149,7 @@ class RunConfig:
                 components=self.components,
                 full_covariance=self.covariance == "full",
                 scalar_bounds=self.bounds == "scalar",
+                privacy=self.privacy(),
             ),
         )
 

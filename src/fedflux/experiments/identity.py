@@ -32,7 +32,19 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
-    return told
+    return _with_privacy(told, config)
+
+
+def _with_privacy(told: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+    """The promise as it is kept; without one, nothing of it. Noise is drawn afresh: equal private runs differ."""
+    privacy = config.privacy()
+    left_out = {"dp", "epsilon", "delta"} if privacy is None else {"delta"} if privacy.mechanism == "paper" else set()
+    kept = {key: value for key, value in told.items() if key not in left_out}
+    if privacy is not None:
+        kept["dp"] = privacy.mechanism
+        if privacy.mechanism == "gaussian":
+            kept.pop("bounds", None)
+    return kept
 
 
 def _runs_the_harness(config: RunConfig) -> bool:

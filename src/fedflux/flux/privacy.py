@@ -1,0 +1,173 @@
+"""S4: descriptors with differential privacy (docs/privacy.md).
+
+A record's contribution is the direction z of its reduced latent around a public centre, ‖z‖ ≤ 1, put in the place of
+its class: (z, z²/√2, 1/√2), and z_i z_j/√2 (i < j) in one place for all classes. Sums of contributions get Gaussian
+noise once; everything below is then computed from the noisy sums and public numbers, and costs nothing more.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedflux.flux.projector import Projector
+
+Array = NDArray[np.float64]
+
+WEIGHT = 0.5**0.5
+"""Of squares, products and counts. With it, replacing a record by one of the same class moves the sums by at most
+|z − z′|² + |zzᵀ − z′z′ᵀ|²/2 ≤ 4, and by one of another class by at most 2 (1 + ½ + ½) = 4: they cost nothing."""
+GRID = 2.0**30
+"""Contributions are rounded to multiples of 1/GRID, so that sums are exact in any order."""
+SENSITIVITY = 2.0 + 1e-6
+"""ℓ2, with more than the rounding of contributions can add."""
+LEAST = 3.0
+"""Deviations of the count's noise that a class must stand out by to be described."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReleaseSums:
+    """What is released of one part of a client's data, before noise: a row a class, one row without labels."""
+
+    count: Tensor
+    first: Tensor
+    squares: Tensor
+    products: Tensor
+    """Of pairs of coordinates i < j, over all classes."""
+
+    def vector(self, counted: bool) -> Array:
+        """Flat, with its weights; `counted` says whether the counts are private."""
+        parts = [self.first.flatten(), WEIGHT * self.squares.flatten(), WEIGHT * self.products]
+        if counted:
+            parts.insert(0, WEIGHT * self.count)
+        return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
+
+
+@dataclass(frozen=True)
+class ReleaseStatistic:
+    """The statistic of a private descriptor, streamed batch by batch; `classes` is None for unlabelled clients."""
+
+    projector: Projector
+    classes: int | None
+
+    def add(self, so_far: ReleaseSums | None, latents: Tensor, labels: Tensor | None) -> ReleaseSums:
+        """The sums with one more batch."""
+        z = directions(self.projector.project(latents))
+        groups = torch.ones(len(z), 1, dtype=z.dtype, device=z.device)
+        if self.classes is not None:
+            if labels is None:
+                raise ValueError("class-conditional sums need labels")
+            groups = one_hot(labels, self.classes).to(z.dtype)
+        i, j = torch.triu_indices(z.shape[1], z.shape[1], 1, device=z.device)
+        products = _rounded(z[:, i] * z[:, j]).sum(dim=0)
+        new = ReleaseSums(groups.sum(dim=0), groups.T @ z, groups.T @ _rounded(z**2), products)
+        if so_far is None:
+            return new
+        pairs = ((getattr(so_far, name), getattr(new, name)) for name in ("count", "first", "squares", "products"))
+        return ReleaseSums(*(one + other for one, other in pairs))
+
+
+def directions(z: Tensor) -> Tensor:
+    """Vectors brought to norm 1; the zero vector, and whatever is not finite, becomes zero."""
+    norm = z.norm(dim=1, keepdim=True)
+    unit = torch.where((norm > 0) & torch.isfinite(norm), z / norm, torch.zeros_like(z))
+    return _rounded(unit)
+
+
+def _rounded(values: Tensor) -> Tensor:
+    return torch.round(values * GRID) / GRID
+
+
+@dataclass(frozen=True, eq=False)
+class Release:
+    """What one client's noisy sums tell: the fields of a descriptor."""
+
+    mean: Array
+    """(groups, l), the marginal first."""
+    spread: Array
+    correlation: Array
+    """(l, l): within classes, the same for all."""
+    count: Array
+    """(groups,): the public size, then noisy counts that add up to it; some may be negative."""
+    effective: Array
+    """(groups,): the same, 0 for classes too small to be described."""
+    noise: Array
+    """(groups,): variance of the noise on each coordinate of the means."""
+    count_noise: float
+    """Variance of the noise on each count."""
+
+
+def read_release(vector: Array, size: int, classes: int, length: int, sigma: float) -> Release:
+    """Post-processing of a labelled client's noisy sums."""
+    raw, first, squares, products = _cut(vector, classes, length, counted=True)
+    count = raw - (raw.sum() - size) / classes
+    count_noise = 2 * sigma**2 * (1 - 1 / classes)
+    present = count >= max(2.0, LEAST * count_noise**0.5)
+    n = np.where(present, count, 1.0)
+    mean = np.where(present[:, None], first / n[:, None], 0.0)
+    noise = np.where(present, sigma**2 / n**2, 0.0)
+    scale = np.clip(1 - (mean**2).sum(axis=1) + length * noise, 0.02, 1.0)  # directions: tr Σzzᵀ is the count
+    share = np.where(present, n, 0.0)
+    typical = float((share * scale).sum() / share.sum()) if present.any() else 1.0
+    within = _square(squares.sum(axis=0), products, length) / size
+    within -= np.einsum("u,ui,uj->ij", share / size, mean, mean)
+    known = sigma**2 * np.array([2 * classes, 2.0]) / size**2
+    known += sigma**2 * np.array([4.0, 2.0]) * (mean**2).sum() / length / size**2
+    pooled = shrunk(within, typical, known)
+    base = np.diag(pooled) * scale[:, None] / typical
+    own = squares / n[:, None] - mean**2 + noise[:, None]
+    doubt = (2 + 4 * mean**2) * (sigma / n[:, None]) ** 2
+    trust = (base / 2) ** 2 / ((base / 2) ** 2 + doubt)
+    variance = np.where(present[:, None], np.maximum(base + trust * (own - base), base / 20), 0.0)
+    marginal = first.sum(axis=0) / size
+    marginal_noise = classes * sigma**2 / size**2
+    around = squares.sum(axis=0) / size - marginal**2 + marginal_noise
+    deviation = np.sqrt(np.diag(pooled))
+    return Release(
+        mean=np.concatenate([marginal[None], mean]),
+        spread=np.sqrt(np.concatenate([np.maximum(around, 0.02 / length)[None], variance])),
+        correlation=pooled / (deviation[:, None] * deviation),
+        count=np.concatenate([[size], np.rint(count)]),
+        effective=np.concatenate([[size], np.where(present, count, 0.0)]),
+        noise=np.concatenate([[marginal_noise], noise]),
+        count_noise=count_noise + 1 / 12,
+    )
+
+
+def read_marginal(vector: Array, size: int, length: int, sigma: float) -> tuple[Array, Array, float]:
+    """Mean, deviations and the variance of the noise on the mean, of an unlabelled client's noisy sums."""
+    _, first, squares, _ = _cut(vector, 1, length, counted=False)
+    mean, noise = first[0] / size, sigma**2 / size**2
+    variance = np.maximum(squares[0] / size - mean**2 + noise, 0.02 / length)
+    return mean, np.sqrt(variance), noise
+
+
+def shrunk(covariance: Array, trace: float, known: Array) -> Array:
+    """A noisy covariance made positive: drawn to a multiple of the identity as far as noise explains its shape.
+
+    `known` are the noise variances of a diagonal and of any other entry; the trace is known better than the rest.
+    """
+    length = len(covariance)
+    shape = covariance - np.trace(covariance) / length * np.eye(length)
+    chance = length * known[0] + length * (length - 1) * known[1]
+    keep = max(1 - chance / max(float((shape**2).sum()), 1e-300), 0.0)
+    values, axes = np.linalg.eigh(keep * shape + trace / length * np.eye(length))
+    values = np.maximum(values, 0.1 * trace / length)
+    return np.asarray((axes * (values * trace / values.sum())) @ axes.T)
+
+
+def _cut(vector: Array, classes: int, length: int, counted: bool) -> tuple[Array, Array, Array, Array]:
+    """Counts, Σz, Σz² and Σz_i z_j from the flat, weighted sums."""
+    begins = np.cumsum([classes * counted, classes * length, classes * length])
+    count, first, squares, products = np.split(vector, begins)
+    shape = (classes, length)
+    return count / WEIGHT, first.reshape(shape), squares.reshape(shape) / WEIGHT, products / WEIGHT
+
+
+def _square(diagonal: Array, products: Array, length: int) -> Array:
+    matrix = np.zeros((length, length))
+    matrix[np.triu_indices(length, 1)] = products
+    return np.asarray(matrix + matrix.T + np.diag(diagonal))
