@@ -17,7 +17,7 @@ from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
-from fedflux.flux.accounting import Privacy
+from fedflux.flux.accounting import Privacy, opendp
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 
 
@@ -94,8 +94,10 @@ class RunConfig:
             raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
         if self.dp is not None and self.epsilon is None:
             raise FedfluxError(f"--dp {self.dp} needs a budget: --epsilon E")
-        if self.privacy() is not None and self.covariance == "full":
-            raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
+        if self.privacy() is not None:
+            opendp()
+            if self.covariance == "full":
+                raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:

@@ -155,7 +155,8 @@ def shrunk(covariance: Array, trace: float, known: Array) -> Array:
     chance = length * known[0] + length * (length - 1) * known[1]
     keep = max(1 - chance / max(float((shape**2).sum()), 1e-300), 0.0)
     values, axes = np.linalg.eigh(keep * shape + trace / length * np.eye(length))
-    values = np.maximum(values, 0.1 * trace / length)
+    least = min(0.02 * trace / length + (length * known[1]) ** 0.5, 0.1 * trace / length)
+    values = np.maximum(values, least)
     return np.asarray((axes * (values * trace / values.sum())) @ axes.T)
 
 
