@@ -143,7 +143,7 @@ def test_releases_of_the_same_records_compose_and_of_others_do_not() -> None:
 
 @pytest.mark.parametrize("told", [{"epsilon": 0.0}, {"epsilon": float("inf")}, {"delta": 0.0}, {"releases": 0}])
 def test_a_promise_that_cannot_be_kept_is_refused(told: dict[str, Any]) -> None:
-    with pytest.raises(FedfluxError, match="give|outside"):
+    with pytest.raises(FedfluxError, match=r"give|outside"):
         Privacy(**{"mechanism": "gaussian", "epsilon": 1.0, **told})
 
 

@@ -22,7 +22,7 @@ Sample = tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def neighbours(size: int, classes: int, length: int, relabelled: bool) -> tuple[Sample, Sample]:
-    """Latents in [−1, 1] and labels; the last record is replaced by its opposite, or by another one of another class."""
+    """Latents in [−1, 1] and labels; the last record is replaced by its opposite, or by one of another class."""
     rng = np.random.default_rng(0)
     z = rng.uniform(-0.2, 0.2, size=(size, length))
     y = np.arange(size) % classes

@@ -1,7 +1,7 @@
 """What an attacker really learns: a lower confidence bound on ε from trials of a distinguishing attack.
 
 The attacker knows two neighbouring datasets, sees one release and guesses which of them it is of. Under (ε, δ) the
-attack's true positive rate is at most e^ε times its false positive rate, plus δ; rates that were seen bound ε from below.
+attack's true positive rate is at most e^ε times its false positive rate, plus δ: rates seen bound ε from below.
 """
 
 import numpy as np
@@ -14,7 +14,7 @@ Array = NDArray[np.float64]
 def epsilon_lower_bound(without: Array, having: Array, delta: float, confidence: float = 0.99) -> float:
     """The ε that the attack proves at this confidence; 0 where it proves nothing.
 
-    `without` and `having` are the attacker's scores of releases of the two datasets, higher speaking for the second. The
+    `without` and `having` are the attacker's scores of releases of the two datasets, high ones for the second. The
     threshold is chosen on the first half of the trials and counted on the second, so that choosing it proves nothing.
     Both directions of the guess are tried; each rate's bound holds at a quarter of what confidence leaves.
     """
