@@ -61,7 +61,7 @@ def describe_privately(
     return Descriptors(
         mean=np.stack([one.mean for one in found]),
         spread=np.stack([one.spread for one in found]),
-        correlation=np.stack([np.tile(one.correlation, (classes, 1, 1)) for one in found]),
+        correlation=np.stack([one.correlation for one in found]),
         count=np.stack([one.count for one in found]).astype(np.int64),
         effective=np.stack([one.effective for one in found]),
         noise=np.stack([one.noise for one in found]),

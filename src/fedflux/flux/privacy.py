@@ -1,8 +1,8 @@
 """S4: descriptors with differential privacy (docs/privacy.md).
 
 A record's contribution is the direction z of its reduced latent around a public centre, ‖z‖ ≤ 1, put in the place of
-its class: (z, z²/√2, 1/√2), and z_i z_j/√2 (i < j) in one place for all classes. Sums of contributions get Gaussian
-noise once; everything below is then computed from the noisy sums and public numbers, and costs nothing more.
+its class: (z, z_i²/√2, z_i z_j for i < j, 1/√2), which is (z, zzᵀ/√2, 1/√2) by Frobenius' norm. Sums of contributions
+get Gaussian noise once; everything below is then computed from the noisy sums and public numbers, at no further cost.
 """
 
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ from fedflux.flux.projector import Projector
 Array = NDArray[np.float64]
 
 WEIGHT = 0.5**0.5
-"""Of squares, products and counts. With it, replacing a record by one of the same class moves the sums by at most
+"""Of second moments and counts. With it, replacing a record by one of the same class moves the sums by at most
 |z − z′|² + |zzᵀ − z′z′ᵀ|²/2 ≤ 4, and by one of another class by at most 2 (1 + ½ + ½) = 4: they cost nothing."""
 GRID = 2.0**30
 """Contributions are rounded to multiples of 1/GRID, so that sums are exact in any order."""
@@ -36,11 +36,11 @@ class ReleaseSums:
     first: Tensor
     squares: Tensor
     products: Tensor
-    """Of pairs of coordinates i < j, over all classes."""
+    """Of pairs of coordinates i < j."""
 
     def vector(self, counted: bool) -> Array:
         """Flat, with its weights; `counted` says whether the counts are private."""
-        parts = [self.first.flatten(), WEIGHT * self.squares.flatten(), WEIGHT * self.products]
+        parts = [self.first.flatten(), WEIGHT * self.squares.flatten(), self.products.flatten()]
         if counted:
             parts.insert(0, WEIGHT * self.count)
         return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
@@ -62,7 +62,7 @@ class ReleaseStatistic:
                 raise ValueError("class-conditional sums need labels")
             groups = one_hot(labels, self.classes).to(z.dtype)
         i, j = torch.triu_indices(z.shape[1], z.shape[1], 1, device=z.device)
-        products = _rounded(z[:, i] * z[:, j]).sum(dim=0)
+        products = groups.T @ _rounded(z[:, i] * z[:, j])
         new = ReleaseSums(groups.sum(dim=0), groups.T @ z, groups.T @ _rounded(z**2), products)
         if so_far is None:
             return new
@@ -89,7 +89,7 @@ class Release:
     """(groups, l), the marginal first."""
     spread: Array
     correlation: Array
-    """(l, l): within classes, the same for all."""
+    """(classes, l, l)."""
     count: Array
     """(groups,): the public size, then noisy counts that add up to it; some may be negative."""
     effective: Array
@@ -110,26 +110,23 @@ def read_release(vector: Array, size: int, classes: int, length: int, sigma: flo
     mean = np.where(present[:, None], first / n[:, None], 0.0)
     noise = np.where(present, sigma**2 / n**2, 0.0)
     scale = np.clip(1 - (mean**2).sum(axis=1) + length * noise, 0.02, 1.0)  # directions: tr Σzzᵀ is the count
-    share = np.where(present, n, 0.0)
-    typical = float((share * scale).sum() / share.sum()) if present.any() else 1.0
-    within = _square(squares.sum(axis=0), products, length) / size
-    within -= np.einsum("u,ui,uj->ij", share / size, mean, mean)
-    known = sigma**2 * np.array([2 * classes, 2.0]) / size**2
-    known += sigma**2 * np.array([4.0, 2.0]) * (mean**2).sum() / length / size**2
-    pooled = shrunk(within, typical, known)
-    base = np.diag(pooled) * scale[:, None] / typical
-    own = squares / n[:, None] - mean**2 + noise[:, None]
-    doubt = (2 + 4 * mean**2) * (sigma / n[:, None]) ** 2
-    trust = (base / 2) ** 2 / ((base / 2) ** 2 + doubt)
-    variance = np.where(present[:, None], np.maximum(base + trust * (own - base), base / 20), 0.0)
+    second = _square(squares, products)
+    pooled = _pooled(second.sum(axis=0) / size, mean, np.where(present, n, 0.0), scale, size, sigma)
+    within = np.zeros_like(second)
+    for u in np.flatnonzero(present):
+        own = second[u] / n[u] - np.outer(mean[u], mean[u]) + noise[u] * np.eye(length)
+        known = (sigma / n[u]) ** 2 * (np.array([2.0, 1.0]) + np.array([4.0, 2.0]) * (mean[u] ** 2).mean())
+        within[u] = shrunk(own, pooled * scale[u] / np.trace(pooled), known)
+    variance = np.einsum("uii->ui", within)
+    deviation = np.sqrt(np.where(present[:, None], variance, 1.0))
+    correlation = np.where(present[:, None, None], within, np.eye(length))
     marginal = first.sum(axis=0) / size
     marginal_noise = classes * sigma**2 / size**2
     around = squares.sum(axis=0) / size - marginal**2 + marginal_noise
-    deviation = np.sqrt(np.diag(pooled))
     return Release(
         mean=np.concatenate([marginal[None], mean]),
         spread=np.sqrt(np.concatenate([np.maximum(around, 0.02 / length)[None], variance])),
-        correlation=pooled / (deviation[:, None] * deviation),
+        correlation=correlation / (deviation[:, :, None] * deviation[:, None, :]),
         count=np.concatenate([[size], np.rint(count)]),
         effective=np.concatenate([[size], np.where(present, count, 0.0)]),
         noise=np.concatenate([[marginal_noise], noise]),
@@ -145,16 +142,26 @@ def read_marginal(vector: Array, size: int, length: int, sigma: float) -> tuple[
     return mean, np.sqrt(variance), noise
 
 
-def shrunk(covariance: Array, trace: float, known: Array) -> Array:
-    """A noisy covariance made positive: drawn to a multiple of the identity as far as noise explains its shape.
+def _pooled(second: Array, mean: Array, count: Array, scale: Array, size: int, sigma: float) -> Array:
+    """The covariance within classes, over all of them."""
+    length = len(second)
+    within = second - np.einsum("u,ui,uj->ij", count / size, mean, mean)
+    known = np.array([2.0, 1.0]) * len(mean) + np.array([4.0, 2.0]) * (mean**2).sum() / length
+    trace = float((count * scale).sum() / count.sum()) if count.any() else 1.0
+    return shrunk(within, trace / length * np.eye(length), (sigma / size) ** 2 * known)
 
-    `known` are the noise variances of a diagonal and of any other entry; the trace is known better than the rest.
+
+def shrunk(covariance: Array, target: Array, known: Array) -> Array:
+    """A noisy covariance made positive, with the trace of the target and drawn to it as far as noise explains the gap.
+
+    `known` are the noise variances of a diagonal and of any other entry.
     """
-    length = len(covariance)
-    shape = covariance - np.trace(covariance) / length * np.eye(length)
+    length, trace = len(target), float(np.trace(target))
+    gap = covariance - target
+    gap = gap - np.trace(gap) / length * np.eye(length)
     chance = length * known[0] + length * (length - 1) * known[1]
-    keep = max(1 - chance / max(float((shape**2).sum()), 1e-300), 0.0)
-    values, axes = np.linalg.eigh(keep * shape + trace / length * np.eye(length))
+    keep = max(1 - chance / max(float((gap**2).sum()), 1e-300), 0.0)
+    values, axes = np.linalg.eigh(target + keep * gap)
     least = min(0.02 * trace / length + (length * known[1]) ** 0.5, 0.1 * trace / length)
     values = np.maximum(values, least)
     return np.asarray((axes * (values * trace / values.sum())) @ axes.T)
@@ -165,10 +172,14 @@ def _cut(vector: Array, classes: int, length: int, counted: bool) -> tuple[Array
     begins = np.cumsum([classes * counted, classes * length, classes * length])
     count, first, squares, products = np.split(vector, begins)
     shape = (classes, length)
-    return count / WEIGHT, first.reshape(shape), squares.reshape(shape) / WEIGHT, products / WEIGHT
+    return count / WEIGHT, first.reshape(shape), squares.reshape(shape) / WEIGHT, products.reshape(classes, -1)
 
 
-def _square(diagonal: Array, products: Array, length: int) -> Array:
-    matrix = np.zeros((length, length))
-    matrix[np.triu_indices(length, 1)] = products
-    return np.asarray(matrix + matrix.T + np.diag(diagonal))
+def _square(squares: Array, products: Array) -> Array:
+    """Σzzᵀ by class."""
+    classes, length = squares.shape
+    upper = np.triu_indices(length, 1)
+    matrix = np.zeros((classes, length, length))
+    matrix[:, upper[0], upper[1]] = matrix[:, upper[1], upper[0]] = products
+    matrix[:, np.arange(length), np.arange(length)] = squares
+    return matrix
