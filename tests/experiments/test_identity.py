@@ -24,6 +24,8 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "patterns": {"shift": "pygx"},
     "alpha": {"shift": "dirichlet"},
     "preset": {"algorithm": "apfl"},
+    "dp": {"epsilon": 0.5},
+    "delta": {"epsilon": 1.0},
 }
 """Settings that only some shifts or algorithms read."""
 

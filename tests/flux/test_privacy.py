@@ -29,7 +29,7 @@ PLAIN = Projector(np.zeros(LENGTH), np.eye(LENGTH))
 def vector(z: NDArray[np.float64], y: NDArray[np.int64], classes: int = CLASSES) -> NDArray[np.float64]:
     """What is released of these records, before noise."""
     projector = Projector(np.zeros(z.shape[1]), np.eye(z.shape[1]))
-    return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(counted=True)
+    return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(labelled=True)
 
 
 def private(
@@ -110,7 +110,7 @@ def test_sums_are_the_same_bits_in_any_order() -> None:
     statistic = ReleaseStatistic(PLAIN, CLASSES)
     halves = statistic.add(None, torch.tensor(z[:400]), torch.tensor(y[:400]))
     halves = statistic.add(halves, torch.tensor(z[400:]), torch.tensor(y[400:]))
-    assert (halves.vector(counted=True) == vector(z, y)).all()
+    assert (halves.vector(labelled=True) == vector(z, y)).all()
 
 
 def analytic_sigma(epsilon: float, delta: float, sensitivity: float) -> float:

@@ -36,7 +36,7 @@ def neighbours(size: int, classes: int, length: int, relabelled: bool) -> tuple[
 def released(sample: Sample, classes: int) -> NDArray[np.float64]:
     z, y = sample
     projector = Projector(np.zeros(z.shape[1]), np.eye(z.shape[1]))
-    return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(counted=True)
+    return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(labelled=True)
 
 
 def attack_on_ours(noise_for: float, trials: int, relabelled: bool) -> float:
@@ -51,7 +51,7 @@ def attack_on_ours(noise_for: float, trials: int, relabelled: bool) -> float:
 @pytest.mark.parametrize("relabelled", [False, True])
 def test_the_gaussian_release_keeps_its_promise(relabelled: bool) -> None:
     """The bound stays below what is claimed, and is high enough to notice a claim of 1 with the same noise."""
-    assert 1.0 < attack_on_ours(4.0, 6000, relabelled) < 4.0
+    assert 1.0 < attack_on_ours(6.0, 6000, relabelled) < 6.0
 
 
 def described(sample: Sample, classes: int) -> Descriptors:

@@ -52,7 +52,7 @@ def describe_privately(
     found, validation = [], np.zeros((len(cohort), length))
     for k, (client, one) in enumerate(zip(cohort, sums, strict=True)):
         own = of_holder.get(client)
-        parts = [one.vector(counted=True)] + ([] if own is None else [own.first[0].cpu().numpy()])
+        parts = [one.vector(labelled=True)] + ([] if own is None else [own.first[0].cpu().numpy()])
         noisy = gaussian_noise(np.concatenate(parts), sigma)
         found.append(read_release(noisy[: len(parts[0])], len(train[k].x), classes, length, sigma))
         if own is not None:
@@ -78,7 +78,7 @@ def describe_unlabelled_privately(
     """One release of every unlabelled client's images."""
     once, sigma, length = distinct(features), sigma_of(privacy), len(projector)
     sums = engine.reduce(reference, once, ReleaseStatistic(projector, None))
-    noisy = [gaussian_noise(one.vector(counted=False), sigma) for one in sums]
+    noisy = [gaussian_noise(one.vector(labelled=False), sigma) for one in sums]
     found = [read_marginal(one, len(held.x), length, sigma) for one, held in zip(noisy, once, strict=True)]
     count = np.array([len(held.x) for held in once], dtype=np.int64)[:, None]
     return Descriptors(

@@ -38,11 +38,11 @@ class ReleaseSums:
     products: Tensor
     """Of pairs of coordinates i < j."""
 
-    def vector(self, counted: bool) -> Array:
-        """Flat, with its weights; `counted` says whether the counts are private."""
-        parts = [self.first.flatten(), WEIGHT * self.squares.flatten(), self.products.flatten()]
-        if counted:
-            parts.insert(0, WEIGHT * self.count)
+    def vector(self, labelled: bool) -> Array:
+        """Flat, with its weights; without labels the count is public, and nobody asks for products."""
+        parts = [self.first.flatten(), WEIGHT * self.squares.flatten()]
+        if labelled:
+            parts = [WEIGHT * self.count, *parts, self.products.flatten()]
         return np.asarray(torch.cat(parts).cpu().numpy(), dtype=np.float64)
 
 
@@ -102,7 +102,7 @@ class Release:
 
 def read_release(vector: Array, size: int, classes: int, length: int, sigma: float) -> Release:
     """Post-processing of a labelled client's noisy sums."""
-    raw, first, squares, products = _cut(vector, classes, length, counted=True)
+    raw, first, squares, products = _cut(vector, classes, length, labelled=True)
     count = raw - (raw.sum() - size) / classes
     count_noise = 2 * sigma**2 * (1 - 1 / classes)
     present = count >= max(2.0, LEAST * count_noise**0.5)
@@ -136,7 +136,7 @@ def read_release(vector: Array, size: int, classes: int, length: int, sigma: flo
 
 def read_marginal(vector: Array, size: int, length: int, sigma: float) -> tuple[Array, Array, float]:
     """Mean, deviations and the variance of the noise on the mean, of an unlabelled client's noisy sums."""
-    _, first, squares, _ = _cut(vector, 1, length, counted=False)
+    _, first, squares, _ = _cut(vector, 1, length, labelled=False)
     mean, noise = first[0] / size, sigma**2 / size**2
     variance = np.maximum(squares[0] / size - mean**2 + noise, 0.02 / length)
     return mean, np.sqrt(variance), noise
@@ -167,9 +167,9 @@ def shrunk(covariance: Array, target: Array, known: Array) -> Array:
     return np.asarray((axes * (values * trace / values.sum())) @ axes.T)
 
 
-def _cut(vector: Array, classes: int, length: int, counted: bool) -> tuple[Array, Array, Array, Array]:
+def _cut(vector: Array, classes: int, length: int, labelled: bool) -> tuple[Array, Array, Array, Array]:
     """Counts, Σz, Σz² and Σz_i z_j from the flat, weighted sums."""
-    begins = np.cumsum([classes * counted, classes * length, classes * length])
+    begins = np.cumsum([classes * labelled, classes * length, classes * length])
     count, first, squares, products = np.split(vector, begins)
     shape = (classes, length)
     return count / WEIGHT, first.reshape(shape), squares.reshape(shape) / WEIGHT, products.reshape(classes, -1)
