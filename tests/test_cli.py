@@ -374,6 +374,11 @@ BAD = {
     "lr inf": ("run --lr inf", "--lr inf"),
     "momentum 1": ("run --momentum 1", "--momentum 1.0 is outside 0 to 1"),
     "finetune below 0": ("run --finetune -1", "--finetune -1: give 0 or more epochs"),
+    "privacy of fedavg": (
+        "run --algorithm fedavg --epsilon 1",
+        "--epsilon protects descriptors, and fedavg sends none",
+    ),
+    "a mechanism without a budget": ("run --dp paper", "--dp paper needs a budget: --epsilon E"),
     "finetune of local": ("run --algorithm local --finetune 2", "--finetune: local has no one model a client"),
     "participation 0": ("run --participation 0", "--participation 0.0"),
     "strength 2": ("run --strength 2", "strength 2.0 is outside 0 to 1"),

@@ -66,6 +66,8 @@ def run(
     if told.get("finetune") and "finetune" not in READS[settings.algorithm]:
         others = ", ".join(name for name in ALGORITHMS if "finetune" in READS[name])
         raise FedfluxError(f"--finetune: {settings.algorithm} has no one model a client to go on with; {others} have")
+    if told.get("epsilon") and "epsilon" not in READS[settings.algorithm]:
+        raise FedfluxError(f"--epsilon protects descriptors, and {settings.algorithm} sends none; use flux")
     if resume and settings.out and read_config(Path(settings.out)) is None:
         display.stderr.print("nothing to resume there: starting", highlight=False)
     title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"

@@ -72,11 +72,17 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "components": (int, f"length l of the reduced latent {default('components')}"),
     "covariance": (str, f"diagonal or full {default('covariance')}"),
     "bounds": (str, f"S1 per coordinate, or the release's one scalar {default('bounds')}"),
-    "redescribe": (int, f"flux-dynamic: describe clients anew every so many rounds {default('redescribe')}"),
+    "redescribe": (int, f"flux-dynamic, flux-soft: describe clients anew every so many rounds {default('redescribe')}"),
     "false_alarms": (
         float,
         f"flux-dynamic: drift found where there is none, a client and round {default('false_alarms')}",
     ),
+    "dp": (
+        str,
+        "gaussian: one release with a real guarantee; paper: its noise on every coordinate (default: gaussian)",
+    ),
+    "epsilon": (float, "differential privacy of descriptors, not of models: the budget (default: none)"),
+    "delta": (float, f"gaussian: the chance that the guarantee may fail {default('delta')}"),
     "model": (str, f"{', '.join(MODELS)} or package.module:factory {by_dataset('model')}"),
     "rounds": (int, f"communication rounds {by_dataset('rounds')}"),
     "epochs": (int, f"local epochs a round {by_dataset('epochs')}"),

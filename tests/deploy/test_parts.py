@@ -31,6 +31,12 @@ from fedflux.flux.projector import fit_projector
 SOURCE = Path(__file__).parents[2] / "src"
 
 
+@pytest.mark.parametrize("key", ["dp", "epsilon", "delta"])
+def test_a_promise_that_flower_cannot_keep_yet_is_refused(key: str) -> None:
+    with pytest.raises(FedfluxError, match="no differential privacy yet"):
+        read_settings({key: 1.0})
+
+
 def test_settings_come_from_the_run_config_and_strangers_keys_are_left_alone() -> None:
     found = read_settings({"rounds": 3, "batch-size": 8, "lr": 1, "their-own": "x"})
     assert (found.rounds, found.batch_size, found.lr) == (3, 8, 1.0)

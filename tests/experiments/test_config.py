@@ -199,6 +199,9 @@ OTHER: dict[str, Any] = {
     "bounds": "scalar",
     "redescribe": 2,
     "false_alarms": 0.05,
+    "dp": "paper",
+    "epsilon": 0.5,
+    "delta": 1e-6,
     "model": "package.module:factory",
     "rounds": 11,
     "epochs": 3,
@@ -225,7 +228,13 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
 
 @pytest.mark.parametrize("dataset", PRESETS)
 @pytest.mark.parametrize(
-    "options", [{}, OTHER, {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"}]
+    "options",
+    [
+        {},
+        {**OTHER, "covariance": "diagonal"},  # full ones are not private
+        {**OTHER, "dp": None, "epsilon": None},
+        {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"},
+    ],
 )
 def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
     config = make_config({**options, "dataset": dataset})

@@ -27,6 +27,8 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "redescribe": {"algorithm": "flux-dynamic"},
     "false_alarms": {"algorithm": "flux-dynamic"},
     "novelty_level": {"novel": "global"},
+    "dp": {"epsilon": 0.5},
+    "delta": {"epsilon": 1.0},
 }
 """Settings that only some shifts or algorithms read."""
 

@@ -33,6 +33,8 @@ def descriptors_of(means: NDArray[np.float64], count: int = 100) -> Descriptors:
         noise=np.zeros((clients, groups)),
         validation_mean=means[:, 0],
         validation_count=np.full(clients, count),
+        count_noise=np.zeros(clients),
+        validation_noise=np.zeros(clients),
     )
 
 

@@ -47,7 +47,8 @@ def _flux_prior(settings: Settings) -> Flux:
 
 def _flux_soft(settings: Settings) -> FluxSoft:
     """FLUX-soft: weights come from calibrated tests, and so do its clusters."""
-    return FluxSoft(replace(settings, clusterer=replace(settings.clusterer, name="calibrated"), true_count=False))
+    told = replace(settings, clusterer=replace(settings.clusterer, name="calibrated"), true_count=False)
+    return FluxSoft(told, redescribe=settings.redescribe)
 
 
 ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
@@ -71,7 +72,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
-_DESCRIPTION |= {"novel", "novelty_level"}
+_DESCRIPTION |= {"novel", "novelty_level", "dp", "epsilon", "delta"}
 _ONE_MODEL = frozenset(("finetune",))
 """Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {
@@ -81,7 +82,7 @@ READS: dict[str, frozenset[str]] = {
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
     "flux-dynamic": _ONE_MODEL | (_DESCRIPTION - {"novel"}) | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
-    "flux-soft": _ONE_MODEL | _DESCRIPTION,
+    "flux-soft": _ONE_MODEL | _DESCRIPTION | {"redescribe"},
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},
     "cfl": _ONE_MODEL,

@@ -1,12 +1,20 @@
-"""S1 to S3 on an engine: from clients and the global model of the trigger round to descriptors."""
+"""S1 to S4 on an engine: from clients and the global model of the trigger round to descriptors."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
+from fedflux.algorithms.private import (
+    NO_BOUNDS,
+    describe_privately,
+    describe_unlabelled_privately,
+    public_projector,
+    with_paper_noise,
+)
 from fedflux.data import Cohort, Features, Held
 from fedflux.engine import Engine, Stack
+from fedflux.flux.accounting import Privacy
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
 from fedflux.flux.moments import Moments, MomentStatistic, moments
@@ -22,6 +30,7 @@ class DescriptorSettings:
     points: int = POINTS
     full_covariance: bool = False
     scalar_bounds: bool = False
+    privacy: Privacy | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,10 +41,19 @@ class Extractor:
     bounds: Bounds
     projector: Projector
     full_covariance: bool
+    privacy: Privacy | None = None
 
 
 def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor:
-    """S1 and S2: bounds from every member's training latents, then the projector everyone derives from them."""
+    """S1 and S2: bounds from every member's training latents, then the projector everyone derives from them.
+
+    Under the Gaussian mechanism no bounds are asked for: the projector is public.
+    """
+    privacy = settings.privacy
+    if privacy is not None and privacy.mechanism == "gaussian":
+        shape = cohort.federation.image_shape
+        projector = public_projector(reference, shape, engine, settings.components, settings.points)
+        return Extractor(reference, NO_BOUNDS, projector, False, privacy)
     ranges = []
     for part in cohort.parts("train"):
         ranges += engine.reduce(reference, part.held("train"), LatentRange())
@@ -43,7 +61,7 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
     if settings.scalar_bounds:
         bounds = scalar_bounds(bounds)
     projector = fit_projector(bounds, settings.components, settings.points)
-    return Extractor(reference, bounds, projector, settings.full_covariance)
+    return Extractor(reference, bounds, projector, settings.full_covariance, privacy)
 
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
@@ -58,6 +76,15 @@ def sent(extractor: Extractor, cohort: Cohort, engine: Engine) -> Arrays:
 
 
 def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
+    privacy = extractor.privacy
+    if privacy is None:
+        return _describe_exactly(extractor, cohort, engine)
+    if privacy.mechanism == "gaussian":
+        return describe_privately(extractor.reference, extractor.projector, privacy, cohort, engine)
+    return with_paper_noise(_describe_exactly(extractor, cohort, engine), extractor.bounds, privacy.epsilon)
+
+
+def _describe_exactly(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
     federation, classes = cohort.federation, cohort.federation.classes
     sums = engine.reduce(extractor.reference, cohort.held("train"), MomentStatistic(extractor.projector, classes))
     effective = [effective_counts(*federation.labels(client, "train"), classes) for client in cohort]
@@ -84,9 +111,13 @@ def sent_unlabelled(extractor: Extractor, features: Sequence[Features], engine: 
 
 
 def _describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
+    privacy = extractor.privacy
+    if privacy is not None and privacy.mechanism == "gaussian":
+        return describe_unlabelled_privately(extractor.reference, extractor.projector, privacy, features, engine)
     found = _marginals(extractor, features, engine)
     counts = [one.count.astype(np.float64) for one in found]
-    return make_descriptors(found, counts, full_covariance=extractor.full_covariance)
+    made = make_descriptors(found, counts, full_covariance=extractor.full_covariance)
+    return made if privacy is None else with_paper_noise(made, extractor.bounds, privacy.epsilon)
 
 
 def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments]:

@@ -38,6 +38,8 @@ class DynamicState(FluxState):
     """Of each cluster's model on its members' validation parts, when it last had any."""
     general_accuracy: float = 0.0
     """Of the general model on everyone's validation parts, in the last round."""
+    releases: int = 1
+    """How often a client has described the same examples, at most: what a private run composes over."""
     members: tuple[int, ...] = ()
     """Who took part in the last round."""
 
@@ -162,7 +164,7 @@ class FluxDynamic(Flux):
                 arrays = put_rows(arrays, rows[changed], to_arrays(now))
             metrics.send(moved, up=client_bytes(now))
             metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
-        return replace(state, descriptors=arrays), moved
+        return replace(state, descriptors=arrays, releases=state.releases + (2 if moved else 1)), moved
 
     def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
         """Clusters of everyone's descriptors as they are now, each from the model of an old one."""

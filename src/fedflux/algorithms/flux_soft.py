@@ -21,6 +21,8 @@ class SoftState(FluxState):
     """FLUX's state, and V (M × M): how much a client of cluster c counts for the model of cluster m."""
 
     sharing: NDArray[np.float64] | None = None
+    releases: int = 1
+    """How often a client has described the same examples, at most: what a private run composes over."""
 
 
 def lend(
@@ -74,6 +76,7 @@ class FluxSoft(Flux):
         """Fresh descriptors of the members that have one, and clusters of everyone's, each going on from the models of
         the clusters before that it is like.
         """
+        assert isinstance(state, SoftState)
         place = {client: row for row, client in enumerate(state.described)}
         members = replace(cohort, ids=tuple(client for client in cohort if client in place))
         if not len(members) or state.extractor is None or state.clusters is None or state.descriptors is None:
@@ -84,8 +87,9 @@ class FluxSoft(Flux):
         metrics.count(members, forward=1)
         rows = np.array([place[client] for client in members])
         descriptors = put_arrays(state.descriptors, rows, to_arrays(fresh))
+        releases = state.releases + 1
         if all(np.array_equal(array, state.descriptors.get(name, 0)) for name, array in descriptors.items()):
-            return state
+            return replace(state, releases=releases)
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(descriptors), cohort.federation, state.described)
             shares = heirs(clusters.pool, state.clusters.pool, self.settings.clusterer.alpha)
@@ -96,7 +100,7 @@ class FluxSoft(Flux):
             metrics.events.append(f"round {state.round + 1}: {len(shares)} clusters of fresh descriptors")
         models = state.models if _same(shares) else state.models.average(shares)
         found = replace(state, models=models, assignment=assignment, clusters=clusters, descriptors=descriptors)
-        return self._shared(replace(found, clustered=len(state.described)), metrics)
+        return self._shared(replace(found, clustered=len(state.described), releases=releases), metrics)
 
     def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
         """FLUX's clusters, and what they lend each other."""

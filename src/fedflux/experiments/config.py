@@ -18,6 +18,7 @@ from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset, tuned_rate
 from fedflux.files import read_object
+from fedflux.flux.accounting import Privacy, opendp
 from fedflux.flux.clustering import ALPHA, Clusterer, check_clusterer
 from fedflux.flux.drift import FALSE_ALARMS
 from fedflux.flux.novelty import LEVEL
@@ -58,6 +59,9 @@ class RunConfig:
     bounds: Literal["coordinate", "scalar"] = "coordinate"
     redescribe: int = 1
     false_alarms: float = FALSE_ALARMS
+    dp: Literal["gaussian", "paper"] | None = None
+    epsilon: float | None = None
+    delta: float = 1e-5
     model: str = "auto"
     rounds: int = 10
     epochs: int = 2
@@ -75,7 +79,7 @@ class RunConfig:
     resume: bool = False
 
     def __post_init__(self) -> None:
-        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1), ("redescribe", 1)):
+        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1), ("redescribe", 0)):
             if getattr(self, name) < low:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
         if self.finetune < 0:
@@ -104,6 +108,14 @@ class RunConfig:
             raise FedfluxError(
                 "the number of clusters changes with drift: flux-dynamic takes no --clusters and no kmeans"
             )
+        if self.algorithm == "flux-dynamic" and self.redescribe == 0:
+            raise FedfluxError("--redescribe 0: flux-dynamic finds drift by describing clients anew; give 1 or more")
+        if self.dp is not None and self.epsilon is None:
+            raise FedfluxError(f"--dp {self.dp} needs a budget: --epsilon E")
+        if self.privacy() is not None:
+            opendp()
+            if self.covariance == "full":
+                raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
@@ -132,6 +144,19 @@ class RunConfig:
             drift=self.drift,
         )
 
+    def privacy(self) -> Privacy | None:
+        """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""
+        if self.epsilon is None:
+            return None
+        promised = Privacy(self.dp or "gaussian", self.epsilon, self.delta, self._releases())
+        return promised if "epsilon" in READS.get(self.algorithm, ()) else None
+
+    def _releases(self) -> int:
+        """How often a client may describe the same examples: the budget is for all of these together."""
+        again = (self.rounds - 1) // self.redescribe if self.redescribe else 0
+        # flux-dynamic asks those that drifted for all they hold, after the fresh examples that showed it
+        return 1 + {"flux-dynamic": 2 * again, "flux-soft": again}.get(self.algorithm, 0)
+
     def settings(self, true_clusters: int | None = None) -> Settings:
         """What the algorithm is told; methods that need a number of clusters get the true one unless told another."""
         return Settings(
@@ -157,6 +182,7 @@ class RunConfig:
                 components=self.components,
                 full_covariance=self.covariance == "full",
                 scalar_bounds=self.bounds == "scalar",
+                privacy=self.privacy(),
             ),
         )
 

@@ -36,7 +36,19 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("drift")  # as if there were no such setting
     if config.novel == "nearest" and config.algorithm != "flux-dynamic":  # who is called novel changes no model then
         told = {key: value for key, value in told.items() if key not in ("novel", "novelty_level")}
-    return told
+    return _with_privacy(told, config)
+
+
+def _with_privacy(told: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+    """The promise as it is kept; without one, nothing of it. Noise is drawn afresh: equal private runs differ."""
+    privacy = config.privacy()
+    left_out = {"dp", "epsilon", "delta"} if privacy is None else {"delta"} if privacy.mechanism == "paper" else set()
+    kept = {key: value for key, value in told.items() if key not in left_out}
+    if privacy is not None:
+        kept["dp"] = privacy.mechanism
+        if privacy.mechanism == "gaussian":
+            kept.pop("bounds", None)
+    return kept
 
 
 def _runs_the_harness(config: RunConfig) -> bool:

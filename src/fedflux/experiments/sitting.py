@@ -17,6 +17,7 @@ from fedflux.engine import Engine
 from fedflux.experiments.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.evaluation import LISTED, cluster_figures, costs, evaluate, why_clusters_differ
+from fedflux.experiments.promises import privacy_report
 from fedflux.experiments.run_folder import (
     CHECKPOINTS,
     DESCRIPTOR_FILE,
@@ -152,7 +153,7 @@ class Sitting:
             "engine": self.engine.name,
             "device": self.engine.device,
             "precision": self.engine.precision,
-            "epsilon": None,
+            **privacy_report(self.config.privacy(), self.federation.classes, self.config.components, state),
             "command": command,
             "run_dir": str(self.folder),
         }

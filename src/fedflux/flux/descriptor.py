@@ -37,6 +37,10 @@ class Descriptors:
     """(K, l): marginal mean of the validation split, which the model has not trained on."""
     validation_count: NDArray[np.int64]
     """(K,): effective examples behind it, 0 where there is none."""
+    count_noise: NDArray[np.float64]
+    """(K,): known variance that privacy added to each class count; those counts may be negative."""
+    validation_noise: NDArray[np.float64]
+    """(K,): known variance that privacy added to each coordinate of the validation mean."""
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -60,7 +64,7 @@ class Descriptors:
         """[μx, Σx, μ1, Σ1, …, μU, ΣU], each (K, width); classes with fewer than two examples are filled with −1."""
         result = []
         for group in range(self.mean.shape[1]):
-            missing = (self.count[:, group] < 2) & (group > 0)
+            missing = ((self.count[:, group] < 2) | (self.effective[:, group] == 0)) & (group > 0)
             for values in (self.mean[:, group], self.spread[:, group]):
                 block = values.reshape(len(self), -1).copy()
                 block[missing] = MISSING
@@ -88,6 +92,8 @@ class Descriptors:
 
     def marginal_covariances(self) -> NDArray[np.float64]:
         """(K, l, l): within classes plus between them."""
+        if self.noise.any():
+            return self._noisy_marginal_covariances()
         share = self.count[:, 1:] / np.maximum(self.count[:, :1], 1)
         deviation = self.deviations()[:, 1:]
         raw = np.empty((len(self), *self.correlation.shape[2:]))
@@ -97,6 +103,18 @@ class Descriptors:
             around_zero = around_zero + mean[..., :, None] * mean[..., None, :]
             raw[rows] = np.einsum("ku,kuij->kij", share[rows], around_zero)
         return np.asarray(raw - self.mean[:, 0, :, None] * self.mean[:, 0, None, :])
+
+    def _noisy_marginal_covariances(self) -> NDArray[np.float64]:
+        """The same from classes and a marginal that noise keeps from fitting together: positive whatever it did."""
+        weight = np.where(self.effective[:, 1:] > 0, np.maximum(self.count[:, 1:], 0), 0).astype(np.float64)
+        total = weight.sum(axis=1)
+        share = weight / np.maximum(total, 1)[:, None]
+        gap = self.mean[:, 1:] - self.mean[:, :1]
+        mixed = np.einsum("ku,kuij->kij", share, self.class_covariances()) + np.einsum(
+            "ku,kui,kuj->kij", share, gap, gap
+        )
+        alone = self.deviations()[:, 0, :, None] ** 2 * np.eye(self.mean.shape[2])
+        return np.asarray(np.where((total > 0)[:, None, None], mixed, alone))
 
 
 def make_descriptors(
@@ -120,6 +138,8 @@ def make_descriptors(
         noise=np.zeros(mean.shape[:2]),
         validation_mean=np.stack([np.zeros(length) if m is None else m.mean[0] for m in held]),
         validation_count=np.array([0 if m is None else int(m.count[0]) for m in held], dtype=np.int64),
+        count_noise=np.zeros(len(mean)),
+        validation_noise=np.zeros(len(mean)),
     )
 
 

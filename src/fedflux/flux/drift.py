@@ -46,6 +46,8 @@ def add_descriptors(old: Descriptors, new: Descriptors) -> Descriptors:
         noise=(1 - share) ** 2 * old.noise + share**2 * new.noise,
         validation_mean=new.validation_mean,
         validation_count=new.validation_count,
+        count_noise=old.count_noise + new.count_noise,
+        validation_noise=new.validation_noise,
     )
 
 
@@ -91,6 +93,11 @@ def descend(new: Pool, old: Pool, alpha: float) -> tuple[NDArray[np.int64], NDAr
     return np.where(found, likeness.argmax(axis=1), distance.argmin(axis=1)).astype(np.int64), found
 
 
+def _joined(now: NDArray[np.float64] | None, past: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """The noise of clusters now and past; both come from descriptors that are private, or neither does."""
+    return None if now is None or past is None else np.concatenate([now, past])
+
+
 def with_past(found: Clusters, descriptors: Descriptors, before: Clusters, kept: NDArray[np.int64]) -> Clusters:
     """Clusters found anew, followed by some of those before, all scaled as the first ones were."""
     centroids = cluster_centroids(before.scaler.transform(descriptors), found.labels)
@@ -101,6 +108,7 @@ def with_past(found: Clusters, descriptors: Descriptors, before: Clusters, kept:
         np.concatenate([new.covariance, old.covariance[kept]]),
         np.concatenate([new.weight, old.weight[kept]]),
         new.inflation,
+        _joined(new.noise, None if old.noise is None else old.noise[kept]),
     )
     centroids = np.concatenate([centroids, before.centroids[kept]])
     null = replace(found.null, noise=np.concatenate([found.null.noise, before.null.noise[kept]]))

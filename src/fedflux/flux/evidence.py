@@ -15,6 +15,7 @@ from scipy.stats import binom, chi2
 from scipy.stats import f as fisher
 
 from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.noise import known_covariance, log_noisy_labels, log_tail, quadratic, share_noise
 from fedflux.flux.sums import group_sums, precision
 
 Array = NDArray[np.float64]
@@ -52,6 +53,8 @@ class Pool:
     """(G, U): known variance added to each coordinate of the mean (differential privacy)."""
     labels: Array
     """(G, U): label counts on the scale of effective samples."""
+    label_noise: Array
+    """(G,): known variance added to each of them (differential privacy)."""
 
     def __len__(self) -> int:
         return len(self.members)
@@ -61,14 +64,17 @@ class Pool:
         """One group per client."""
         count = descriptors.count[:, 1:].astype(np.float64)
         total = np.maximum(count.sum(axis=1), 1)
+        noisy = descriptors.count_noise > 0  # noisy counts are of distinct examples
+        scale = np.where(noisy, 1.0, descriptors.effective[:, 0] / total)
         return Pool(
             members=np.ones(len(descriptors)),
-            holders=(count > 0).astype(np.float64),
+            holders=((count > 0) & (descriptors.effective[:, 1:] > 0)).astype(np.float64),
             weight=descriptors.effective[:, 1:].astype(np.float64),
             mean=descriptors.mean[:, 1:].astype(np.float64),
             covariance=descriptors.class_covariances(),
             noise=descriptors.noise[:, 1:].astype(np.float64),
-            labels=count * (descriptors.effective[:, 0] / total)[:, None],
+            labels=count * scale[:, None],
+            label_noise=descriptors.count_noise.astype(np.float64),
         )
 
     def join(self, other: "Pool") -> "Pool":
@@ -96,6 +102,7 @@ class Pool:
             covariance=covariance,
             noise=add(self.weight**2 * self.noise) / safe**2,
             labels=add(self.labels),
+            label_noise=add(self.label_noise),
         )
 
 
@@ -152,25 +159,24 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
         scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
     covariance = _noise_covariance(pool, i, j, freedom, prior)
     difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0)
-    known = pool.noise[i] + pool.noise[j]
-    squared = _quadratic(covariance, difference)
+    known = _known(pool, i) + _known(pool, j) if pool.noise.any() else None
+    squared = quadratic(covariance, difference)
     stretch, second = _hotelling(length, freedom, prior)
 
     def judge(rows: Index, granted: float) -> tuple[Array, Array, Array]:
         """Class by class, jointly, and label counts, once `granted` deviations count as noise."""
         grown = scale[rows] + granted**2
         statistic = squared[rows] / grown
-        if known.any():
-            added = known[rows][..., None, None] * np.eye(length)
-            statistic = _quadratic(covariance[rows] * grown[..., None, None] + added, difference[rows])
+        if known is not None:
+            statistic = quadratic(covariance[rows] * grown[..., None, None] + known[rows], difference[rows])
         classes = np.where(usable[rows], _log_fisher(statistic, stretch[rows], second[rows], length), 0.0)
-        return (
-            classes,
-            _log_joint(classes, usable[rows], length),
-            _log_labels(labels[0][rows], labels[1][rows], granted),
-        )
+        mine, theirs = labels[0][rows], labels[1][rows]
+        noisy = blur.any()
+        counts = log_noisy_labels(mine, theirs, granted, blur[rows]) if noisy else _log_labels(mine, theirs, granted)
+        return classes, _log_joint(classes, usable[rows], length), counts
 
     labels = pool.labels[i], pool.labels[j]
+    blur = share_noise(labels[0], pool.label_noise[i]) + share_noise(labels[1], pool.label_noise[j])
     everything = np.arange(len(i))
     classes, joint, counts = judge(everything, 0.0)
     trifle = _strongest(classes, joint, counts)
@@ -181,6 +187,10 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
     if len(matters):
         trifle[matters] = _strongest(*judge(matters, floor))
     return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, trifle)
+
+
+def _known(pool: Pool, i: Index) -> Array:
+    return known_covariance(pool.mean[i], pool.weight[i], pool.noise[i], pool.label_noise[i])
 
 
 def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Array) -> Array:
@@ -211,13 +221,6 @@ def _scaled(matrix: Array, factor: Array) -> Array:
     return matrix
 
 
-def _quadratic(matrix: Array, vector: Array) -> Array:
-    """xᵀ M⁻¹ x for stacks of symmetric matrices."""
-    ridge = 1e-9 * np.trace(matrix, axis1=-2, axis2=-1)[..., None, None] / matrix.shape[-1] + 1e-60
-    solved = np.linalg.solve(matrix + ridge * np.eye(matrix.shape[-1]), vector[..., None])[..., 0]
-    return np.asarray((vector * solved).sum(axis=-1))
-
-
 def _hotelling(length: int, freedom: Array, prior: Array) -> tuple[Array, Array]:
     """T² is `stretch`·F(l, `second`) under the null: Hotelling's law for the shrunk correlation, but never with more
     degrees of freedom than the class variances have, since those are hardly shrunk.
@@ -228,7 +231,7 @@ def _hotelling(length: int, freedom: Array, prior: Array) -> tuple[Array, Array]
 
 
 def _log_fisher(statistic: Array, stretch: Array, second: Array, length: int) -> Array:
-    return _log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
+    return log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
 
 
 @lru_cache(maxsize=8)
@@ -248,7 +251,7 @@ def _log_joint(classes: Array, usable: NDArray[np.bool_], length: int) -> Array:
     beyond = np.maximum(tails[-1] - classes, 0)  # the tail goes on at its rate: two units for each unit of log p
     total = np.where(usable, near + 2 * beyond, 0).sum(axis=1)
     freedom = np.maximum(length * usable.sum(axis=1), 1)
-    return np.where(usable.any(axis=1), _log_tail(chi2.sf(total, freedom), total, freedom), 0.0)
+    return np.where(usable.any(axis=1), log_tail(chi2.sf(total, freedom), total, freedom), 0.0)
 
 
 def _log_labels(first: Array, second: Array, floor: float) -> Array:
@@ -274,7 +277,7 @@ def _log_labels(first: Array, second: Array, floor: float) -> Array:
     gap = (cells[0] / totals[0] - cells[1] / totals[1]) ** 2 / np.where(present, share, 1.0) / scale
     statistic = np.where(present, gap, 0).sum(axis=1)
     freedom = np.maximum(present.sum(axis=1) - 1, 1)
-    common = _log_tail(chi2.sf(statistic, freedom), statistic, freedom)
+    common = log_tail(chi2.sf(statistic, freedom), statistic, freedom)
     seen = np.where(sizes[0] <= sizes[1], *lumps)[:, 0]
     tested = np.flatnonzero(alone[:, 0] & (seen > 0))
     chance = np.minimum(lump[tested, 0] + floor, 1.0)
@@ -282,14 +285,6 @@ def _log_labels(first: Array, second: Array, floor: float) -> Array:
     tail = common.copy()
     tail[tested] = np.minimum(np.minimum(common[tested], unusual) + np.log(2), 0)
     return np.where((first.sum(axis=1) > 0) & (second.sum(axis=1) > 0), tail, 0.0)
-
-
-def _log_tail(probability: Array | float, statistic: Array, freedom: Array | int) -> Array:
-    """log p, and Chernoff's bound of the χ² tail where p is too small for a float."""
-    with np.errstate(divide="ignore"):
-        ratio = np.maximum(statistic / freedom, 1.0)
-        bound = -(np.maximum(statistic - freedom, 0) - freedom * np.log(ratio)) / 2
-        return np.where(probability > 1e-290, np.log(np.maximum(probability, 1e-300)), np.minimum(bound, -667.0))
 
 
 def log_splits(first: Array, second: Array) -> Array:

@@ -62,7 +62,7 @@ class Null:
         total = marginals.weight[own, None] * marginals.mean[own]
         beside = (total - left[:, None] * descriptors.mean[held, 0]) / others[:, None]
         sampling = 1 / descriptors.validation_count[held] + 1 / others
-        added = known[held] + (shaken[own] - left**2 * known[held]) / others**2
+        added = descriptors.validation_noise[held] + (shaken[own] - left**2 * known[held]) / others**2
         values, axes = _eigen(marginals.covariance)
         products = np.zeros(axes.shape[1:])
         for rows in spans(len(held)):

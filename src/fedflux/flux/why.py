@@ -90,7 +90,9 @@ def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, 
 
 
 def _label_words(pool: Pool, pair: tuple[int, int]) -> str:
-    shares = pool.labels[list(pair)] / np.maximum(pool.labels[list(pair)].sum(axis=1, keepdims=True), 1e-12)
+    counts = pool.labels[list(pair)]
+    counts = np.where(counts > 2 * np.sqrt(pool.label_noise[list(pair), None]), counts, 0)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
     only = [[int(u) for u in np.flatnonzero((shares[i] > 0) & (shares[1 - i] == 0))] for i in (0, 1)]
     told = [f"only cluster {pair[i]} has {', '.join(map(str, only[i]))}" for i in (0, 1) if only[i]]
     if told:

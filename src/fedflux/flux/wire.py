@@ -3,7 +3,8 @@
 Labelled clients send class means (4-byte floats), logarithms of class deviations (2 bytes), class correlations (1 byte
 each), counts and effective counts (4 each) and the validation mean; the marginal block follows from the classes and is
 not sent. With ten classes and l = 10 that is 1,178 bytes, under 0.5 % of LeNet-5. Unlabelled clients send the marginal
-block alone.
+block alone. Under privacy the marginal block is released by itself and sent, counts may be negative, and variances of
+the noise, which follow from public numbers, stand beside them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -32,7 +33,7 @@ def to_arrays(descriptors: Descriptors) -> dict[str, NDArray[np.generic]]:
         "schema": np.array(SCHEMA),
         "mean": descriptors.mean[:, first:].astype(np.float32),
         "spread": _logarithm(descriptors.deviations()[:, first:]),
-        "count": descriptors.count[:, first:].astype(np.uint32),
+        "count": descriptors.count[:, first:].astype(np.int32 if descriptors.noise.any() else np.uint32),
         "effective": descriptors.effective.astype(np.float32),
         "validation_mean": descriptors.validation_mean.astype(np.float32),
         "validation_count": descriptors.validation_count.astype(np.uint32),
@@ -45,6 +46,12 @@ def to_arrays(descriptors: Descriptors) -> dict[str, NDArray[np.generic]]:
         arrays["full"] = _packed(descriptors.spread[:, 0] / np.where(scale > 0, scale, 1.0))
     if descriptors.noise.any():
         arrays["noise"] = descriptors.noise.astype(np.float32)
+        arrays["count_noise"] = descriptors.count_noise.astype(np.float32)
+        arrays["validation_noise"] = descriptors.validation_noise.astype(np.float32)
+        if descriptors.classes:
+            arrays["marginal_mean"] = descriptors.mean[:, 0].astype(np.float32)
+            arrays["marginal_spread"] = _logarithm(descriptors.deviations()[:, 0])
+            arrays["size"] = descriptors.count[:, 0].astype(np.uint32)
     return arrays
 
 
@@ -68,10 +75,8 @@ def put_arrays(arrays: Arrays, rows: NDArray[np.int64], fresh: Arrays) -> dict[s
 
 def client_bytes(descriptors: Descriptors) -> int:
     """What one client sends; unlabelled clients have no validation split to tell of, labelled ones no marginal."""
-    labelled = {"schema", "noise", "full"}
-    skipped = (
-        labelled if descriptors.classes else {"schema", "noise", "effective", "validation_mean", "validation_count"}
-    )
+    known = {"schema", "noise", "count_noise", "validation_noise", "size"}
+    skipped = known | ({"full"} if descriptors.classes else {"effective", "validation_mean", "validation_count"})
     one = to_arrays(descriptors.take([0]))
     return sum(int(array.nbytes) for name, array in one.items() if name not in skipped)
 
@@ -97,6 +102,9 @@ def from_arrays(arrays: Arrays) -> Descriptors:
     if labelled:
         correlation = _square(arrays["correlation"], mean.shape[2])
         mean, spread, count = _with_marginal(mean, spread, count)
+        if "marginal_mean" in arrays:
+            mean[:, 0], count[:, 0] = arrays["marginal_mean"], arrays["size"]
+            spread[:, 0] = np.exp(arrays["marginal_spread"].astype(np.float64))
     if "full" in arrays:
         shapes = np.concatenate([_square(arrays["full"], mean.shape[2])[:, None], correlation], axis=1)
         spread = shapes * spread[..., :, None] * spread[..., None, :]
@@ -109,7 +117,14 @@ def from_arrays(arrays: Arrays) -> Descriptors:
         noise=arrays["noise"].astype(np.float64) if "noise" in arrays else np.zeros(mean.shape[:2]),
         validation_mean=arrays["validation_mean"].astype(np.float64),
         validation_count=arrays["validation_count"].astype(np.int64),
+        count_noise=_or_none(arrays, "count_noise"),
+        validation_noise=_or_none(arrays, "validation_noise"),
     )
+
+
+def _or_none(arrays: Arrays, name: str) -> NDArray[np.float64]:
+    """A number a client, 0 where there is no privacy."""
+    return arrays[name].astype(np.float64) if name in arrays else np.zeros(len(arrays["mean"]))
 
 
 def _check_shapes(arrays: Arrays) -> None:
@@ -128,11 +143,20 @@ def _check_shapes(arrays: Arrays) -> None:
         "validation_count": (clients,),
         "correlation": (clients, groups, pairs),
         "full": (clients, pairs),
+        "count_noise": (clients,),
+        "validation_noise": (clients,),
+        "marginal_mean": (clients, length),
+        "marginal_spread": (clients, length),
+        "size": (clients,),
     }
+    private = {"marginal_mean", "marginal_spread", "size"} & set(arrays)
+    if len(private) not in (0, 3) or (private and "noise" not in arrays):
+        raise FedfluxError(f"a private descriptor lacks some of its blocks: it has {', '.join(sorted(private))}")
     for name, shape in shapes.items():
         if name in arrays and arrays[name].shape != shape:
             raise FedfluxError(f"descriptor blocks do not fit together: mean {mean.shape}, {name} {arrays[name].shape}")
-    for name in ("mean", "spread", "effective", "noise", "validation_mean"):
+    floats = ("mean", "spread", "effective", "noise", "validation_mean", "count_noise", "validation_noise")
+    for name in (*floats, "marginal_mean", "marginal_spread"):
         if name in arrays and not np.isfinite(arrays[name].astype(np.float64)).all():
             raise FedfluxError(f"a descriptor's {name} holds NaN or infinite numbers")
 
@@ -179,7 +203,7 @@ def _with_marginal(
     mean: NDArray[np.float64], spread: NDArray[np.float64], count: NDArray[np.int64]
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Put group 0 in front: the mixture of the classes, whose spread is that within them plus that between them."""
-    total = count.sum(axis=1)
+    total = np.maximum(count.sum(axis=1), 0)
     share = count / np.maximum(total, 1)[:, None]
     marginal = np.einsum("ku,kui->ki", share, mean)
     raw = np.einsum("ku,kui->ki", share, spread**2 + mean**2)

@@ -92,6 +92,9 @@ class FlowerSettings:
 
 def read_settings(run_config: Mapping[str, Any]) -> FlowerSettings:
     """Settings from a run config; keys that are not ours belong to the user's own functions."""
+    asked = [key for key in ("dp", "epsilon", "delta") if key in run_config]
+    if asked:
+        raise FedfluxError(f"{asked[0]}: descriptors on Flower have no differential privacy yet; leave it out")
     given = {}
     for field, kind in FlowerSettings.__annotations__.items():
         key = field.replace("_", "-")

@@ -182,9 +182,11 @@ def common_whitening(pool: Pool) -> NDArray[np.float64]:
     centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / total[:, None]
     values, axes = np.linalg.eigh(covariance)
     values = np.maximum(values, 1e-6 * values.max(axis=1, keepdims=True) + 1e-30)
+    typical = np.median(pool.weight[pool.weight > 0]) if (pool.weight > 0).any() else 1.0
+    if pool.noise.any():
+        values = values + typical * np.median(pool.noise[pool.noise > 0])
     present = (pool.weight >= 1)[..., None]
     white = np.einsum("gui,uij->guj", np.where(present, pool.mean - centre, 0.0), axes) / np.sqrt(values)
-    typical = np.median(pool.weight[pool.weight > 0]) if (pool.weight > 0).any() else 1.0
     sizes = np.maximum(pool.labels.sum(axis=1, keepdims=True), 1e-12)
-    shares = 2 * np.sqrt(pool.labels / sizes) * np.sqrt(np.median(sizes) / typical)
+    shares = 2 * np.sqrt(np.maximum(pool.labels, 0) / sizes) * np.sqrt(np.median(sizes) / typical)
     return np.concatenate([white.reshape(len(pool), -1), shares], axis=1)

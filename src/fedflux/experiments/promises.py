@@ -1,0 +1,57 @@
+"""What a run says of its privacy: what was spent, between which neighbours, by which mechanism, and for what."""
+
+from typing import Any
+
+from fedflux.algorithms.private import sigma_of
+from fedflux.flux.accounting import ADJACENCY, Privacy, spent
+from fedflux.flux.privacy import SENSITIVITY
+
+KEYS = ("epsilon", "epsilon_nominal", "delta", "adjacency", "mechanism", "privacy_scope")
+
+
+def privacy_report(privacy: Privacy | None, classes: int, components: int, state: Any) -> dict[str, Any]:
+    """The privacy keys of a result; all None without privacy."""
+    if privacy is None:
+        return dict.fromkeys(KEYS)
+    told = _gaussian(privacy, state) if privacy.mechanism == "gaussian" else _paper(privacy, classes, components)
+    return dict(zip(KEYS, told, strict=True))
+
+
+def _gaussian(privacy: Privacy, state: Any) -> tuple[Any, ...]:
+    made = int(getattr(state, "releases", 1))
+    if made > privacy.releases:
+        raise RuntimeError(f"{made} releases of the same records, but the noise was made for {privacy.releases}")
+    sigma = sigma_of(privacy)
+    scope = (
+        f"the descriptors of each client's own examples, {_times(made)}; client sizes are public; "
+        "model updates, accuracies and everything computed from the global model are not covered"
+    )
+    return (
+        spent(sigma, SENSITIVITY, privacy.delta, made),
+        privacy.epsilon,
+        privacy.delta,
+        f"{ADJACENCY} (one distinct example of a client against another; its number of examples stays)",
+        f"gaussian: one release of sums with noise of deviation {sigma:.6g} at sensitivity {SENSITIVITY:.6g} (OpenDP)",
+        scope,
+    )
+
+
+def _times(made: int) -> str:
+    return "released once" if made == 1 else f"{made} releases composed"
+
+
+def _paper(privacy: Privacy, classes: int, components: int) -> tuple[Any, ...]:
+    coordinates = 2 * (classes + 1) * components
+    scope = (
+        f"none that holds: {privacy.epsilon:g} is spent on each of {coordinates} coordinates, and even their sum takes "
+        "Range/s for a bound that class means and deviations exceed; exact latent bounds, label counts and "
+        "correlations leave the client beside them; model updates are not covered"
+    )
+    return (
+        coordinates * privacy.epsilon,
+        privacy.epsilon,
+        0.0,
+        f"{ADJACENCY} (as the paper claims)",
+        f"paper: Laplace noise of scale Range/(s ε) on each of {coordinates} coordinates",
+        scope,
+    )

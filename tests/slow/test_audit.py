@@ -1,0 +1,86 @@
+"""A distinguishing attack on neighbouring datasets: what is claimed must hold, and what the paper claims does not."""
+
+import numpy as np
+import pytest
+import torch
+from numpy.typing import NDArray
+
+pytest.importorskip("opendp")
+
+from fedflux.algorithms.private import sigma_of, with_paper_noise
+from fedflux.flux.accounting import Privacy, gaussian_noise
+from fedflux.flux.audit import epsilon_lower_bound
+from fedflux.flux.bounds import Bounds
+from fedflux.flux.descriptor import Descriptors, make_descriptors
+from fedflux.flux.moments import MomentStatistic, moments
+from fedflux.flux.privacy import ReleaseStatistic
+from fedflux.flux.projector import Projector
+
+pytestmark = pytest.mark.slow
+DELTA = 1e-5
+Sample = tuple[NDArray[np.float64], NDArray[np.int64]]
+
+
+def neighbours(size: int, classes: int, length: int, relabelled: bool) -> tuple[Sample, Sample]:
+    """Latents in [−1, 1] and labels; the last record is replaced by its opposite, or by one of another class."""
+    rng = np.random.default_rng(0)
+    z = rng.uniform(-0.2, 0.2, size=(size, length))
+    y = np.arange(size) % classes
+    z[-1] = np.eye(length)[0] if relabelled else 1.0
+    other_z, other_y = z.copy(), y.copy()
+    other_z[-1] = np.eye(length)[1] if relabelled else -1.0
+    other_y[-1] = (y[-1] + relabelled) % classes
+    return (z, y), (other_z, other_y)
+
+
+def released(sample: Sample, classes: int) -> NDArray[np.float64]:
+    z, y = sample
+    projector = Projector(np.zeros(z.shape[1]), np.eye(z.shape[1]))
+    return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(labelled=True)
+
+
+def attack_on_ours(noise_for: float, trials: int, relabelled: bool) -> float:
+    """The bound that likelihood ratios of whole releases prove; the noise is that of this ε."""
+    one, other = (released(sample, 2) for sample in neighbours(40, 2, 2, relabelled))
+    sigma = sigma_of(Privacy("gaussian", noise_for, DELTA))
+    direction = other - one
+    scores = [gaussian_noise(np.tile(exact, (trials, 1)), sigma) @ direction for exact in (one, other)]
+    return epsilon_lower_bound(scores[0], scores[1], DELTA)
+
+
+@pytest.mark.parametrize("relabelled", [False, True])
+def test_the_gaussian_release_keeps_its_promise(relabelled: bool) -> None:
+    """The bound stays below what is claimed, and is high enough to notice a claim of 1 with the same noise."""
+    assert 1.0 < attack_on_ours(6.0, 6000, relabelled) < 6.0
+
+
+def described(sample: Sample, classes: int) -> Descriptors:
+    z, y = sample
+    projector = Projector(np.zeros(z.shape[1]), np.eye(z.shape[1]))
+    found = moments(MomentStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)))
+    return make_descriptors([found], [found.count.astype(np.float64)])
+
+
+def attack_on_the_paper(epsilon: float, trials: int, marginal_alone: bool) -> float:
+    """Likelihood ratios of all 220 coordinates, or of the 20 of the marginal block alone."""
+    classes, length = 10, 10
+    one, other = (described(sample, classes) for sample in neighbours(500, classes, length, relabelled=False))
+    if marginal_alone:
+        one, other = one.label_free(), other.label_free()
+    box = Bounds(np.full(length, -1, dtype=np.float32), np.full(length, 1, dtype=np.float32))
+    scale = 2 / (500 * epsilon)
+    scores = []
+    for exact in (one, other):
+        seen = with_paper_noise(exact.take([0] * trials), box, epsilon).vectors()
+        scores.append((np.abs(seen - one.vectors()) - np.abs(seen - other.vectors())).sum(axis=1) / scale)
+    return epsilon_lower_bound(scores[0], scores[1], 0.0)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0])
+def test_the_papers_noise_does_not_keep_the_papers_promise(epsilon: float) -> None:
+    assert attack_on_the_paper(epsilon, 600, marginal_alone=False) > 3 * epsilon
+
+
+def test_it_does_not_even_where_its_sensitivity_is_right() -> None:
+    """Means of all examples do move by Range/s at most; but each of the ten spends ε by itself."""
+    assert attack_on_the_paper(0.5, 3000, marginal_alone=True) > 1.0
