@@ -4,11 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from fedflux.algorithms.private import (
     NO_BOUNDS,
     describe_privately,
     describe_unlabelled_privately,
+    image_numbers,
     public_projector,
     with_paper_noise,
 )
@@ -115,9 +117,16 @@ def _describe_unlabelled(extractor: Extractor, features: Sequence[Features], eng
     if privacy is not None and privacy.mechanism == "gaussian":
         return describe_unlabelled_privately(extractor.reference, extractor.projector, privacy, features, engine)
     found = _marginals(extractor, features, engine)
-    counts = [one.count.astype(np.float64) for one in found]
-    made = make_descriptors(found, counts, full_covariance=extractor.full_covariance)
+    made = make_descriptors(found, _effective(features), full_covariance=extractor.full_covariance)
     return made if privacy is None else with_paper_noise(made, extractor.bounds, privacy.epsilon)
+
+
+def _effective(features: Sequence[Features]) -> list[NDArray[np.float64]]:
+    """Kish's effective count of every client's images: copies are not more evidence, and a client sees its own."""
+    if isinstance(features, Held):
+        federation, split = features.cohort.federation, features.split
+        return [effective_counts(federation.labels(client, split)[0], None, None) for client in features.cohort]
+    return [effective_counts(image_numbers(one), None, None) for one in features]
 
 
 def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments]:

@@ -123,9 +123,14 @@ def distinct(features: Sequence[Features]) -> Sequence[Features]:
     """The same clients with equal images kept once and without labels."""
     once = []
     for one in features:
-        found = np.unique([hash(image.tobytes()) for image in one.x.numpy()], return_index=True)[1]
+        found = np.unique(image_numbers(one), return_index=True)[1]
         once.append(Features(one.x if len(found) == len(one.x) else one.x[np.sort(found)]))
     return once
+
+
+def image_numbers(features: Features) -> NDArray[np.int64]:
+    """A number for every image, the same for equal ones."""
+    return np.array([hash(image.tobytes()) for image in features.x.cpu().numpy()], dtype=np.int64)
 
 
 def _first(rows: NDArray[np.int64]) -> NDArray[np.int64] | None:

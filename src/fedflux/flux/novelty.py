@@ -76,7 +76,7 @@ class Null:
         scale = max(1.0, float(np.trace(products)) / len(products))
         return Null(noise, scale, float(sampling.mean()), dimensions, dimensions * max(free, 0.5))
 
-    def spread(self, count: NDArray[np.int64], weight: Array) -> Array:
+    def spread(self, count: Array, weight: Array) -> Array:
         """c (clients × clusters): u + (φ − 1)·max(u, ū) with the sampling noise u = 1/n + 1/N.
 
         What exceeds sampling noise may shrink with more images or not (members may really differ a little), and a
@@ -120,7 +120,7 @@ def judge(
     volume = np.log(values).sum(axis=1)
     score, sure = np.empty(len(nearest)), np.empty(len(nearest))
     for rows in spans(len(nearest), max(ENTRIES // (length * len(marginals.mean)), 1)):
-        count = unlabelled.count[rows, 0]
+        count = unlabelled.effective[rows, 0]
         spread = null.spread(count, marginals.weight)
         gap = np.einsum("kmi,mij->kmj", unlabelled.mean[rows, 0][:, None] - marginals.mean[None], axes)
         added = (unlabelled.noise[rows, 0][:, None] + null.noise[None]) / spread

@@ -76,7 +76,7 @@ def put_arrays(arrays: Arrays, rows: NDArray[np.int64], fresh: Arrays) -> dict[s
 def client_bytes(descriptors: Descriptors) -> int:
     """What one client sends; unlabelled clients have no validation split to tell of, labelled ones no marginal."""
     known = {"schema", "noise", "count_noise", "validation_noise", "size"}
-    skipped = known | ({"full"} if descriptors.classes else {"effective", "validation_mean", "validation_count"})
+    skipped = known | ({"full"} if descriptors.classes else {"validation_mean", "validation_count"})
     one = to_arrays(descriptors.take([0]))
     return sum(int(array.nbytes) for name, array in one.items() if name not in skipped)
 
