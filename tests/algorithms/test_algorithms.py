@@ -232,6 +232,20 @@ def test_unlabelled_descriptors_ignore_labels(federation: Federation, engine: En
     assert without.classes == 0
 
 
+def test_copies_of_unlabelled_images_are_no_evidence() -> None:
+    repeating = partition(load("digits"), Partition("py", level=6, clients=6, seed=5, data_fraction=0.5))
+    engine = make_engine("loop", "mlp", repeating, seed=5)
+    cohort = repeating.cohort(range(6))
+    extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
+    for features in (cohort.features("test"), [Features(cohort.data(k, "test").x) for k in cohort]):
+        found = describe_unlabelled(extractor, features, engine)
+        for k, client in enumerate(cohort):
+            copies = np.unique(cohort.data(client, "test").rows, return_counts=True)[1]
+            assert found.effective[k, 0] == pytest.approx(copies.sum() ** 2 / (copies**2).sum(), rel=1e-6)
+            assert found.count[k, 0] == copies.sum()
+    assert (found.effective < found.count).any()
+
+
 def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: Engine) -> None:
     cohort = federation.cohort([1])
     extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())

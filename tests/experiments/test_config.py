@@ -257,6 +257,8 @@ def test_a_tuned_rate_comes_from_the_file_and_flags_win(monkeypatch: pytest.Monk
     assert make_config({**told, "lr": 0.2}).lr == 0.2
     with pytest.raises(FedfluxError, match="no rate for fedavg on mnist: it was tuned on digits"):
         make_config({**told, "dataset": "mnist"})
+    monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"flux": 0.01}, "validation": {}}})
+    assert make_config({**told, "algorithm": "flux-soft"}).lr == make_config({**told, "algorithm": "flux"}).lr == 0.01
     with pytest.raises(FedfluxError, match="no rate for local on digits: it was tuned on nothing"):
         make_config({**told, "algorithm": "local"})
 

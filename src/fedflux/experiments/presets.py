@@ -39,13 +39,18 @@ def preset(dataset: str) -> dict[str, Any]:
     return {**COMMON, **PRESETS[dataset]}
 
 
+TRAINS_AS = {"flux-soft": "flux", "flux-dynamic": "flux"}
+"""Variants that differ in who shares a model, not in how it is trained; they take the rate of the method they vary."""
+
+
 def tuned_rate(dataset: str, algorithm: str) -> float:
     """The learning rate chosen for a method on a dataset, by validation at level 4, seed 42 (see tuned.json)."""
     rates = tuned().get(dataset, {}).get("rates", {})
-    if algorithm not in rates:
-        known = ", ".join(name for name, found in tuned().items() if algorithm in found["rates"]) or "nothing"
+    name = TRAINS_AS.get(algorithm, algorithm)
+    if name not in rates:
+        known = ", ".join(data for data, found in tuned().items() if name in found["rates"]) or "nothing"
         raise FedfluxError(f"--preset tuned has no rate for {algorithm} on {dataset}: it was tuned on {known}")
-    return float(rates[algorithm])
+    return float(rates[name])
 
 
 @cache
