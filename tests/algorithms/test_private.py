@@ -83,6 +83,32 @@ def test_copies_of_an_example_count_once(engine: Engine, monkeypatch: pytest.Mon
             assert arrays["size"][k] == once.sum() < federation.size(k, "train")
 
 
+def test_copies_that_look_different_count_once(engine: Engine, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("opendp")
+    federation = clients_of("px+py", strength=0.5)
+    tinted = make_engine("loop", "mlp", federation, seed=5)
+    cohort = federation.cohort(range(4))
+    extractor = fit_extractor(tinted.initial(), cohort, tinted, GAUSSIAN)
+    found = describe_unlabelled(extractor, cohort.features("test"), tinted)
+    distinct = [len(np.unique(federation.labels(k, "test")[0])) for k in cohort]
+    assert found.count[:, 0].tolist() == distinct
+    assert sum(distinct) < sum(federation.size(k, "test") for k in cohort)
+
+
+@pytest.mark.parametrize("algorithm", ["flux-dynamic", "flux-soft"])
+@pytest.mark.parametrize("epsilon", [1.0, 50.0])
+def test_runs_that_describe_again_compose(algorithm: str, epsilon: float, tmp_path: Path) -> None:
+    pytest.importorskip("opendp")
+    told = {"dataset": "digits", "clients": 4, "rounds": 4, "cluster_round": 1, "engine": "loop", "store": "none"}
+    config = make_config({**told, "algorithm": algorithm, "epsilon": epsilon, "out": str(tmp_path / "a")})
+    result = run_config(config)
+    promised = config.privacy()
+    assert promised is not None
+    assert promised.releases == {"flux-dynamic": 7, "flux-soft": 4}[algorithm]
+    assert 0.99 * epsilon < result["epsilon"] <= epsilon
+    assert f"{promised.releases} releases of the same examples composed" in result["privacy_scope"]
+
+
 def test_equal_images_of_unlabelled_clients_count_once(engine: Engine) -> None:
     pytest.importorskip("opendp")
     cohort = clients_of("none").cohort(range(4))
@@ -134,13 +160,15 @@ def test_more_releases_than_planned_are_no_promise() -> None:
     pytest.importorskip("opendp")
 
     class State:
-        releases = 3
+        releases, clusters = 3, ()
 
     told = privacy_report(Privacy("gaussian", 1.0, releases=3), 10, 10, State())
     assert 0.99 < told["epsilon"] <= 1.0
     assert "3 releases" in told["privacy_scope"]
     with pytest.raises(RuntimeError, match="3 releases"):
         privacy_report(Privacy("gaussian", 1.0, releases=2), 10, 10, State())
+    fewer = privacy_report(Privacy("gaussian", 1.0, releases=9), 10, 10, State())
+    assert 0.99 < fewer["epsilon"] <= 1.0  # what was planned: stopping early is no discount
 
 
 def test_the_promise_is_part_of_the_identity() -> None:

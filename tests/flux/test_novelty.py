@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -41,7 +42,8 @@ class Setting:
             z, y = self.draw(m, size, shares)
             trained.append((z + learnt * self.world.mean[y], y))  # as a model that knows its training data draws apart
             held.append(self.draw(m, size // 4, shares)[0])
-        self.clusters = with_centroids(describe_samples(trained, 10, validation=held), self.labels)
+        self.descriptors = describe_samples(trained, 10, validation=held)
+        self.clusters = with_centroids(self.descriptors, self.labels)
 
     def shares(self) -> NDArray[np.float64] | None:
         return self.rng.dirichlet(np.full(10, 1 / self.uneven)) if self.uneven else None
@@ -129,6 +131,31 @@ def test_privacy_noise_that_is_known_makes_nobody_novel() -> None:
     assert setting.clusters.judge(loud).novel.mean() > 0.5
     told = replace(loud, noise=np.full_like(loud.noise, variance))
     assert setting.clusters.judge(told).novel.mean() <= LEVEL
+
+
+def test_members_that_differ_under_noise_make_nobody_novel() -> None:
+    """What exceeds sampling and noise is learned from noisy members, and allowed on top of both."""
+    called = []
+    for seed in range(8):
+        setting = Setting(seed, uneven=1.0)
+        scale = float(np.trace(setting.clusters.marginals.covariance[0])) / 10
+        told, unseen = setting.descriptors, setting.unseen(60, (400, 1000))
+        variance = 0.006 * scale
+
+        def shaken(mean: NDArray[np.float64], variance: float = variance, rng: Any = setting.rng) -> Any:
+            return mean + np.sqrt(variance) * rng.normal(size=mean.shape)
+
+        noisy = replace(
+            told,
+            mean=shaken(told.mean),
+            noise=np.full_like(told.noise, variance),
+            validation_mean=shaken(told.validation_mean),
+            validation_noise=np.full(len(told), variance),
+        )
+        clusters = with_centroids(noisy, setting.labels)
+        heard = replace(unseen, mean=shaken(unseen.mean), noise=np.full_like(unseen.noise, variance))
+        called.append(clusters.judge(heard).novel.mean())
+    assert np.mean(called) <= 1.5 * LEVEL
 
 
 def test_placement_is_the_same_as_without_the_judgement() -> None:

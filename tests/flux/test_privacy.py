@@ -17,7 +17,7 @@ from fedflux.flux.accounting import Privacy, release_sigma, spent
 from fedflux.flux.assignment import Marginals
 from fedflux.flux.clustering import CalibratedClustering, with_centroids
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.noise import log_noisy_labels
+from fedflux.flux.noise import log_noisy_labels, share_noise
 from fedflux.flux.privacy import SENSITIVITY, ReleaseStatistic, directions, read_release, shrunk
 from fedflux.flux.projector import Projector
 from fedflux.flux.wire import from_arrays, to_arrays
@@ -229,18 +229,22 @@ def test_power_fades_as_the_noise_grows() -> None:
     assert right[2] == pytest.approx(0.4)  # all in one: the 6 pairs of 15 that belong together
 
 
-def test_noisy_label_counts_keep_their_level_and_see_a_skew() -> None:
+@pytest.mark.parametrize("shares", [[0.4, 0.3, 0.2, 0.1], [0.7, 0.3]])
+def test_noisy_label_counts_keep_their_level_and_see_a_skew(shares: list[float]) -> None:
     rng = np.random.default_rng(7)
-    shares, noise = np.array([0.4, 0.3, 0.2, 0.1]), 150.0
+    sigma, classes = 10.0, len(shares)
+    empty = np.zeros_like(vector(np.ones((1, 2)), np.zeros(1, dtype=np.int64), classes))
+    left = read_release(empty, 500, classes, 2, sigma).count_noise
 
     def noisy(probabilities: NDArray[np.float64]) -> NDArray[np.float64]:
-        counts = rng.multinomial(500, probabilities, size=400) + sqrt(noise / 0.75) * rng.normal(size=(400, 4))
-        return np.asarray(counts - (counts.sum(axis=1, keepdims=True) - 500) / 4)
+        counts = rng.multinomial(500, probabilities, size=400) + sqrt(2) * sigma * rng.normal(size=(400, classes))
+        return np.asarray(counts - (counts.sum(axis=1, keepdims=True) - 500) / classes)
 
-    blur = np.full(400, 2 * noise / 0.75 / 500**2)
-    null = np.exp(log_noisy_labels(noisy(shares), noisy(shares), 0.0, blur))
+    usual = np.array(shares)
+    blur = 2 * share_noise(noisy(usual), np.full(400, left))
+    null = np.exp(log_noisy_labels(noisy(usual), noisy(usual), 0.0, blur))
     assert kstest(null, "uniform").pvalue > 0.01
-    skewed = log_noisy_labels(noisy(shares), noisy(shares[::-1]), 0.0, blur)
+    skewed = log_noisy_labels(noisy(usual), noisy(usual[::-1]), 0.0, blur)
     assert (skewed < np.log(1e-4)).all()
 
 

@@ -62,6 +62,20 @@ def test_class_distances_are_right_on_average() -> None:
     assert np.mean(apart) == pytest.approx(0.25, abs=0.02)
 
 
+def test_noise_of_privacy_on_labels_is_taken_off() -> None:
+    rng, lent = np.random.default_rng(1), []
+    for seed in range(20):
+        pool, _ = drawn((1000, None), (1000, None), seed=seed, world=plain())
+        shaken = rng.normal(0, 30, pool.labels.shape)
+        shaken -= shaken.mean(axis=1, keepdims=True)
+        left = 900 * (1 - 1 / pool.labels.shape[1])
+        told = Pool(**{**vars(pool), "labels": pool.labels + shaken, "label_noise": np.full(2, left)})
+        blind = Pool(**{**vars(told), "label_noise": np.zeros(2)})
+        lent.append([soft._reweighted(one, np.array([0]), np.array([1]))[0] for one in (told, blind)])
+    known, unknown = np.mean(lent, axis=0)
+    assert known < 0.2 * unknown
+
+
 def test_noise_of_privacy_is_taken_off() -> None:
     rng, apart = np.random.default_rng(0), []
     for seed in range(20):

@@ -65,7 +65,7 @@ class Flux:
 
     settings: Settings
     grouping: Literal["found", "prior", "true"] = "found"
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     @property
     def uses_truth(self) -> bool:

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.describe import describe, describe_unlabelled
-from fedflux.algorithms.flux import Flux, FluxState
+from fedflux.algorithms.flux import Flux, FluxState, with_general_model
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
 from fedflux.flux.soft import heirs, mixture, sharing
 from fedflux.flux.wire import client_bytes, from_arrays, put_arrays, to_arrays
 
@@ -142,8 +142,11 @@ class FluxSoft(Flux):
         if state.clusters is None or state.extractor is None or not self.settings.calibrated_assignment:
             return super().unseen(state, features, engine)
         descriptors = describe_unlabelled(state.extractor, features, engine)
-        distances = state.clusters.place_unlabelled(descriptors)[1]
-        return Predictor(state.models, mixture(distances, descriptors.mean.shape[2]), distances)
+        found = state.clusters.judge(descriptors, self.settings.novelty_level)
+        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
+        weights = mixture(found.distances, descriptors.mean.shape[2])
+        predictor = Predictor(state.models, weights, found.distances, verdict=verdict)
+        return with_general_model(predictor, state) if self.settings.novel == "global" else predictor
 
 
 def _same(shares: NDArray[np.float64]) -> bool:

@@ -1,12 +1,12 @@
 """S4 on an engine: descriptors as one noisy release a client, or with the paper's noise on every coordinate."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.data import Cohort, Features, Held, Labelled, Split
 from fedflux.engine import Engine, Stack
 from fedflux.flux.accounting import Privacy, gaussian_noise, laplace_noise, release_sigma
 from fedflux.flux.bounds import Bounds
@@ -44,10 +44,12 @@ def describe_privately(
     federation, classes, length = cohort.federation, cohort.federation.classes, len(projector)
     train = _distinct_rows(cohort, "train")
     sums = engine.reduce(reference, train, ReleaseStatistic(projector, classes))
-    holders = replace(cohort, ids=tuple(client for client in cohort if federation.size(client, "validation")))
-    held = [Features(one.x) for one in _distinct_rows(holders, "validation")]
-    of_holder = dict(zip(holders, engine.reduce(reference, held, ReleaseStatistic(projector, None)), strict=True))
-    sizes = {client: len(one.x) for client, one in zip(holders, held, strict=True)}
+    holding = replace(cohort, ids=tuple(client for client in cohort if federation.size(client, "validation")))
+    apart = {k: _unlike(one, federation.labels(k, "train")[0]) for k, one in _labelled(holding, "validation")}
+    held = {client: one for client, one in apart.items() if len(one)}
+    reduced = engine.reduce(reference, list(held.values()), ReleaseStatistic(projector, None)) if held else []
+    of_holder = dict(zip(held, reduced, strict=True))
+    sizes = {client: len(one.x) for client, one in held.items()}
     sigma = sigma_of(privacy)
     found, validation = [], np.zeros((len(cohort), length))
     for k, (client, one) in enumerate(zip(cohort, sums, strict=True)):
@@ -106,6 +108,18 @@ def with_paper_noise(exact: Descriptors, bounds: Bounds, epsilon: float) -> Desc
     return replace(exact, mean=mean, spread=spread, noise=np.where(told, 2 * scale[:, None] ** 2, 0.0))
 
 
+def _labelled(cohort: Cohort, split: Split) -> Iterator[tuple[int, Labelled]]:
+    for client, one in zip(cohort, _distinct_rows(cohort, split), strict=True):
+        assert isinstance(one, Labelled)
+        yield client, one
+
+
+def _unlike(held: Labelled, others: NDArray[np.int64]) -> Features:
+    """The examples that are not among these rows: data that changes gradually may have moved one between the parts."""
+    apart = ~np.isin(held.rows, others)
+    return Features(held.x if apart.all() else held.x[apart])
+
+
 def _distinct_rows(cohort: Cohort, split: Split) -> Sequence[Features]:
     """What members hold of a split, each example once: a copy would count a record twice."""
     held = cohort.held(split)
@@ -120,10 +134,16 @@ def _distinct_rows(cohort: Cohort, split: Split) -> Sequence[Features]:
 
 
 def distinct(features: Sequence[Features]) -> Sequence[Features]:
-    """The same clients with equal images kept once and without labels."""
+    """The same clients with every example kept once and without labels: by what it is a copy of where that is known,
+    since copies may look different, and otherwise by equal images.
+    """
     once = []
-    for one in features:
-        found = np.unique(image_numbers(one), return_index=True)[1]
+    for k, one in enumerate(features):
+        if isinstance(features, Held):
+            numbers = features.cohort.federation.labels(features.cohort.ids[k], features.split)[0]
+        else:
+            numbers = image_numbers(one)
+        found = np.unique(numbers, return_index=True)[1]
         once.append(Features(one.x if len(found) == len(one.x) else one.x[np.sort(found)]))
     return once
 

@@ -18,26 +18,29 @@ def privacy_report(privacy: Privacy | None, classes: int, components: int, state
 
 
 def _gaussian(privacy: Privacy, state: Any) -> tuple[Any, ...]:
-    made = int(getattr(state, "releases", 1))
+    made = int(getattr(state, "releases", 1)) if getattr(state, "clusters", None) is not None else 0
     if made > privacy.releases:
         raise RuntimeError(f"{made} releases of the same records, but the noise was made for {privacy.releases}")
     sigma = sigma_of(privacy)
     scope = (
-        f"the descriptors of each client's own examples, {_times(made)}; client sizes are public; "
+        f"the descriptors of each client's own examples, {_times(made, privacy.releases)}; client sizes are public; "
         "model updates, accuracies and everything computed from the global model are not covered"
     )
     return (
-        spent(sigma, SENSITIVITY, privacy.delta, made),
+        # of all that were planned: how many it came to may depend on what was released, and is no promise
+        spent(sigma, SENSITIVITY, privacy.delta, privacy.releases),
         privacy.epsilon,
         privacy.delta,
         f"{ADJACENCY} (one distinct example of a client against another; its number of examples stays)",
-        f"gaussian: one release of sums with noise of deviation {sigma:.6g} at sensitivity {SENSITIVITY:.6g} (OpenDP)",
+        f"gaussian: releases of sums with noise of deviation {sigma:.6g} at sensitivity {SENSITIVITY:.6g} (OpenDP)",
         scope,
     )
 
 
-def _times(made: int) -> str:
-    return "released once" if made == 1 else f"{made} releases composed"
+def _times(made: int, planned: int) -> str:
+    if planned == 1:
+        return "released once" if made else "none was made"
+    return f"{planned} releases of the same examples composed, of which {made} were made"
 
 
 def _paper(privacy: Privacy, classes: int, components: int) -> tuple[Any, ...]:

@@ -85,7 +85,7 @@ class Marginals:
         values, axes = np.linalg.eigh(self.covariance)
         return np.maximum(values, 1e-6 * values.mean(axis=1, keepdims=True) + 1e-30), axes
 
-    def distances(self, mean: Array, count: NDArray[np.int64], noise: Array | None = None) -> Array:
+    def distances(self, mean: Array, count: Array | NDArray[np.int64], noise: Array | None = None) -> Array:
         """Calibrated squared distances (clients × clusters): about χ²(l) where the client belongs to the cluster.
 
         `noise` is the known variance that privacy added to each coordinate of the clients' means.
@@ -100,7 +100,7 @@ class Marginals:
             result[rows] = np.einsum("kmi,mij,kmj->km", gap, inverse, gap) / (scale * self.inflation)
         return result
 
-    def _noisy_distances(self, mean: Array, count: NDArray[np.int64], noise: Array) -> Array:
+    def _noisy_distances(self, mean: Array, count: Array | NDArray[np.int64], noise: Array) -> Array:
         values, axes = self._axes()
         added = np.zeros(len(self.mean)) if self.noise is None else self.noise
         result = np.empty((len(mean), len(self.mean)))
@@ -114,5 +114,5 @@ class Marginals:
     def nearest(self, unlabelled: Descriptors) -> tuple[NDArray[np.int64], Array]:
         """The fitting cluster of every unlabelled client, and its calibrated distances to all of them."""
         noise = unlabelled.noise[:, 0] if unlabelled.noise.any() else None
-        distances = self.distances(unlabelled.mean[:, 0], unlabelled.count[:, 0], noise)
+        distances = self.distances(unlabelled.mean[:, 0], unlabelled.effective[:, 0], noise)
         return distances.argmin(axis=1).astype(np.int64), distances

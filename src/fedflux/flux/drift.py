@@ -30,15 +30,21 @@ def drifted(old: Descriptors, new: Descriptors, rate: float) -> NDArray[np.bool_
 def add_descriptors(old: Descriptors, new: Descriptors) -> Descriptors:
     """What clients would have sent of both samples together, row by row; the samples have no example in common.
 
-    Counts add, and so do sums and sums of squares. The validation part is the newer one's.
+    Counts add, and so do sums and sums of squares. The validation part is the newer one's. Noisy counts of private
+    descriptors say nothing of classes too small to be described; those weigh nothing.
     """
     count = old.count + new.count
-    share = new.count / np.maximum(count, 1)
+    private = ((old.count_noise > 0) | (new.count_noise > 0))[:, None]
+    weights = [np.where(private, one.effective, one.count) for one in (old, new)]
+    share = weights[1] / np.maximum(weights[0] + weights[1], np.where(private, 1e-12, 1.0))
     gap = new.mean - old.mean
     s, wide = share[..., None], share[..., None, None]
     mean = old.mean + s * gap
     between = wide * (1 - wide) * gap[..., :, None] * gap[..., None, :]
     covariance = (1 - wide) * _covariances(old) + wide * _covariances(new) + between
+    flat = (1 - s) * old.deviations() ** 2 + s * new.deviations() ** 2 + s * (1 - s) * gap**2
+    diagonal = np.arange(mean.shape[2])
+    covariance[..., diagonal, diagonal] = np.where(private[..., None], flat, covariance[..., diagonal, diagonal])
     together = [Moments(*one) for one in zip(count, mean, covariance, strict=True)]
     made = make_descriptors(together, list(_effective(old, new)), full_covariance=old.spread.ndim == 4)
     return replace(
@@ -60,10 +66,11 @@ def _covariances(descriptors: Descriptors) -> NDArray[np.floating]:
 
 
 def _effective(old: Descriptors, new: Descriptors) -> NDArray[np.float64]:
-    """Kish's n²/Σc² of both: numbers of copies c add up in n and in Σc² alike."""
+    """Kish's n²/Σc² of both: numbers of copies c add up in n and in Σc² alike. Private ones count no copies."""
     squares = [one.count**2 / np.maximum(one.effective, 1e-12) * (one.count > 0) for one in (old, new)]
     total = np.maximum(squares[0] + squares[1], 1e-12)
-    return np.asarray((old.count + new.count) ** 2 / total)
+    private = ((old.count_noise > 0) | (new.count_noise > 0))[:, None]
+    return np.where(private, old.effective + new.effective, (old.count + new.count) ** 2 / total)
 
 
 def put_rows(arrays: Arrays, rows: NDArray[np.int64], new: Arrays) -> dict[str, NDArray[np.generic]]:

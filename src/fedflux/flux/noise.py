@@ -19,15 +19,19 @@ def known_covariance(mean: Array, weight: Array, noise: Array, label_noise: Arra
 
 
 def share_noise(labels: Array, label_noise: Array) -> Array:
-    """(P,): what privacy added to the variance of each label's share."""
-    return np.asarray(label_noise / np.maximum(labels.sum(axis=1), 1.0) ** 2)
+    """(P,): what privacy added to the variance of a label's share before shares were made to add up to one.
+
+    `label_noise` is what is left of it on a count afterwards, 1 − 1/U of it.
+    """
+    classes = max(labels.shape[1], 2)
+    return np.asarray(label_noise / (1 - 1 / classes) / np.maximum(labels.sum(axis=1), 1.0) ** 2)
 
 
 def log_noisy_labels(first: Array, second: Array, floor: float, blur: Array) -> Array:
     """Noisy label counts against each other: log p of the shares' difference under sampling and noise together.
 
-    The counts of a client were made to add up to its public size, so the noise, of variance `blur` on a share, lies in
-    the plane of differences that add up to nothing: one label is left out, the rest decides.
+    The counts of a client were made to add up to its public size, so the noise, of variance `blur` on a share before
+    that, lies in the plane of differences that add up to nothing: one label is left out, the rest decides.
     """
     sizes = [np.maximum(counts.sum(axis=1, keepdims=True), 1.0) for counts in (first, second)]
     share = np.maximum(first + second, 0) / (sizes[0] + sizes[1])

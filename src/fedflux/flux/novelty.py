@@ -123,7 +123,7 @@ def judge(
         count = unlabelled.effective[rows, 0]
         spread = null.spread(count, marginals.weight)
         gap = np.einsum("kmi,mij->kmj", unlabelled.mean[rows, 0][:, None] - marginals.mean[None], axes)
-        added = (unlabelled.noise[rows, 0][:, None] + null.noise[None]) / spread
+        added = null.scale * (unlabelled.noise[rows, 0][:, None] + null.noise[None]) / spread
         apart = (gap**2 / (values[None] + added[..., None])).sum(axis=2)
         score[rows] = _like_any(null, apart / (length * spread), FLOOR**2 / (length * spread))
         tail = (null.freedom + length) * np.log1p(apart / (spread * null.freedom))

@@ -103,24 +103,28 @@ def _relabelled(apart: Array, changed: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 def _lent(pool: Pool, apart: Array, to: Index, by: Index) -> Array:
     """1/(1 + n δ²/σ²) of the lender, its class means and its label shares each in units of their own noise."""
-    return np.asarray(1 / (1 + _moved(pool, apart, to, by) + _reweighted(pool.labels[to], pool.labels[by])))
+    return np.asarray(1 / (1 + _moved(pool, apart, to, by) + _reweighted(pool, to, by)))
 
 
 def _moved(pool: Pool, apart: Array, to: Index, by: Index) -> Array:
     """n δ²/σ² of class means, over the classes that both hold and as often as the borrower meets them."""
     own = np.einsum("puu->pu", apart)
-    met = np.where(np.isfinite(own), pool.labels[to], 0.0)
+    met = np.where(np.isfinite(own), np.maximum(pool.labels[to], 0.0), 0.0)
     ratio = np.where(np.isfinite(own), own, 0.0) * pool.weight[by] / pool.mean.shape[2]
     return np.asarray(np.maximum((met * ratio).sum(axis=1) / np.maximum(met.sum(axis=1), 1e-12), 0.0))
 
 
-def _reweighted(to: Array, by: Array) -> Array:
-    """n δ²/σ² of label shares, Pearson's χ² being their squared distance."""
-    sizes = [np.maximum(counts.sum(axis=1, keepdims=True), 1e-12) for counts in (to, by)]
-    share = (to + by) / (sizes[0] + sizes[1])
+def _reweighted(pool: Pool, to: Index, by: Index) -> Array:
+    """n δ²/σ² of label shares, Pearson's χ² being their squared distance, less what sampling and privacy add to it."""
+    counts = pool.labels[to], pool.labels[by]
+    sizes = [np.maximum(one.sum(axis=1, keepdims=True), 1e-12) for one in counts]
+    share = (counts[0] + counts[1]) / (sizes[0] + sizes[1])
+    blur = sum(pool.label_noise[side][:, None] / size**2 for side, size in zip((to, by), sizes, strict=True))
+    share = np.where(blur > 0, np.maximum(share, np.sqrt(blur)), share)  # what noise hides is no rare label
     freedom = np.maximum((share > 0).sum(axis=1) - 1, 1)
-    gap = ((to / sizes[0] - by / sizes[1]) ** 2 / np.where(share > 0, share, 1.0)).sum(axis=1)
-    excess = gap - freedom * (1 / sizes[0] + 1 / sizes[1])[:, 0]
+    weight = np.where(share > 0, 1 / np.where(share > 0, share, 1.0), 0.0)
+    gap = ((counts[0] / sizes[0] - counts[1] / sizes[1]) ** 2 * weight).sum(axis=1)
+    excess = gap - freedom * (1 / sizes[0] + 1 / sizes[1])[:, 0] - (blur * weight).sum(axis=1)
     return np.asarray(np.maximum(excess * sizes[1][:, 0] / freedom, 0.0))
 
 
