@@ -8,12 +8,12 @@ from numpy.typing import NDArray
 pytest.importorskip("opendp")
 
 from fedflux.algorithms.private import sigma_of, with_paper_noise
-from fedflux.flux.accounting import Privacy, gaussian_noise
+from fedflux.flux.accounting import Privacy, gaussian_noise, release_sigma, spent
 from fedflux.flux.audit import epsilon_lower_bound
 from fedflux.flux.bounds import Bounds
 from fedflux.flux.descriptor import Descriptors, make_descriptors
 from fedflux.flux.moments import MomentStatistic, moments
-from fedflux.flux.privacy import ReleaseStatistic
+from fedflux.flux.privacy import SENSITIVITY, ReleaseStatistic
 from fedflux.flux.projector import Projector
 
 pytestmark = pytest.mark.slow
@@ -37,6 +37,32 @@ def released(sample: Sample, classes: int) -> NDArray[np.float64]:
     z, y = sample
     projector = Projector(np.zeros(z.shape[1]), np.eye(z.shape[1]))
     return ReleaseStatistic(projector, classes).add(None, torch.tensor(z), torch.tensor(y)).vector(labelled=True)
+
+
+def separation(noise_for: float, trials: int, relabelled: bool) -> tuple[float, float]:
+    """How far apart whole releases of neighbours are, in deviations of what the attacker sees: a 99.9 % interval.
+
+    A Gaussian release at sensitivity Δ keeps its promise if and only if this is at most Δ/σ, so unlike the bound on ε,
+    which needs events too rare to be seen, this notices noise that is too small by a fifth (ε = 1) or a twentieth (ε = 6).
+    """
+    one, other = (released(sample, 2) for sample in neighbours(40, 2, 2, relabelled))
+    sigma = sigma_of(Privacy("gaussian", noise_for, DELTA))
+    direction = (other - one) / np.linalg.norm(other - one)
+    scores = [gaussian_noise(np.tile(exact, (trials, 1)), sigma) @ direction for exact in (one, other)]
+    spread = np.sqrt((scores[0].var(ddof=1) + scores[1].var(ddof=1)) / 2)
+    apart = float((scores[1].mean() - scores[0].mean()) / spread)
+    error = 3.29 * float(np.sqrt(2 / trials + apart**2 / (4 * trials)))
+    return apart - error, apart + error
+
+
+@pytest.mark.parametrize("relabelled", [False, True])
+@pytest.mark.parametrize("epsilon", [1.0, 6.0])
+def test_neighbours_are_no_farther_apart_than_the_noise_was_made_for(epsilon: float, relabelled: bool) -> None:
+    """The worst neighbours there are reach the limit, so noise made for less would be noticed."""
+    limit = SENSITIVITY / release_sigma(epsilon, DELTA, SENSITIVITY)
+    low, high = separation(epsilon, 6_000, relabelled)
+    assert low < limit < high
+    assert spent(SENSITIVITY / limit, SENSITIVITY, DELTA) <= epsilon
 
 
 def attack_on_ours(noise_for: float, trials: int, relabelled: bool) -> float:
