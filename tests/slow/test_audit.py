@@ -43,7 +43,7 @@ def separation(noise_for: float, trials: int, relabelled: bool) -> tuple[float, 
     """How far apart whole releases of neighbours are, in deviations of what the attacker sees: a 99.9 % interval.
 
     A Gaussian release at sensitivity Δ keeps its promise if and only if this is at most Δ/σ, so unlike the bound on ε,
-    which needs events too rare to be seen, this notices noise that is too small by a fifth (ε = 1) or a twentieth (ε = 6).
+    which needs events too rare to be seen, this notices noise that is a fifth (ε = 1) or a twentieth (ε = 6) too small.
     """
     one, other = (released(sample, 2) for sample in neighbours(40, 2, 2, relabelled))
     sigma = sigma_of(Privacy("gaussian", noise_for, DELTA))

@@ -150,8 +150,8 @@ def _like_any(null: Null, ratio: Array, trifle: Array) -> Array:
 def _eigen(covariance: Array) -> tuple[Array, Array]:
     """Variances along principal axes, kept above zero, and the axes."""
     values, axes = np.linalg.eigh(covariance)
-    least = 1e-6 * values.mean(axis=1, keepdims=True) + 1e-30
-    return np.asarray(np.maximum(values, 0) + least), np.asarray(axes)
+    values = np.maximum(values, 0)
+    return np.asarray(values + 1e-6 * values.mean(axis=1, keepdims=True) + 1e-30), np.asarray(axes)
 
 
 def _dimensions(products: Array, free: float) -> float:
