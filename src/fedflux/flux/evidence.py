@@ -91,9 +91,10 @@ class Pool:
         weight = add(self.weight)
         safe = np.maximum(weight, 1e-12)
         covariance = np.empty((total, *self.covariance.shape[1:]), dtype=precision(total))
-        for u in range(weight.shape[1]):  # class by class, which bounds memory
-            one = add(self.weight[:, u, None, None] * self.covariance[:, u])
-            covariance[:, u] = one / safe[:, u, None, None]
+        together = max(CHUNK // len(self), 1)  # a few classes at a time, which bounds memory
+        for some in (slice(u, u + together) for u in range(0, weight.shape[1], together)):
+            one = add(self.weight[:, some, None, None] * self.covariance[:, some])
+            covariance[:, some] = one / safe[:, some, None, None]
         return Pool(
             members=add(self.members),
             holders=add(self.holders),
