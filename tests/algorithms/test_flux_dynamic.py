@@ -188,6 +188,10 @@ def test_a_run_with_a_test_drift_is_scored_before_and_after_it(tmp_path: Any) ->
     assert moving["test_per_client"] != moving["known_per_client"]
     dynamic = fedflux.run(**told, algorithm="flux-dynamic", drift="after:3+test", out=tmp_path / "dynamic")
     assert dynamic["truth"] == still["truth"]
+    assert still["test_truth"] is None
+    expected = drifting("after:3+test").at_test(4).truth
+    assert expected is not None
+    assert dynamic["test_truth"] == expected.tolist() != dynamic["truth"]
     assert [e for line in read_rounds(tmp_path / "dynamic") for e in line["events"] if "drift at" in e]
 
 

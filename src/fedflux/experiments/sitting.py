@@ -144,6 +144,7 @@ class Sitting:
         result = {
             **scores,
             **cluster_figures(self.algorithm, state, truth),
+            "test_truth": None if (met := self.federation.at_test(last)) is truth else met.truth,
             "why": why_clusters_differ(self.config, self.algorithm, state),
             "cluster_round": getattr(state, "cluster_round", None),
             **costs(costly),
