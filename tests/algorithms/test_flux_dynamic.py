@@ -6,11 +6,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.playing import TRAINING, assert_same, engine_of, play
+from tests.algorithms.playing import TRAINING, assert_same, engine_of, play, together
 from tests.experiments.making import read_rounds
 
 import fedflux
-from fedflux.algorithms import Settings, describe, flux_dynamic
+from fedflux.algorithms import Settings, describe, flux, flux_dynamic
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.fedavg import FedAvg
 from fedflux.algorithms.flux_dynamic import MEMORY, DynamicState, FluxDynamic
@@ -20,6 +20,7 @@ from fedflux.engine import make_engine
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import make_config
 from fedflux.experiments.identity import determines
+from fedflux.flux import clustering
 from fedflux.savable import put_together, take_apart
 
 ROUNDS = 6
@@ -50,8 +51,8 @@ def test_the_drift_is_found_in_the_first_round_after_it_at_those_who_changed() -
     changed = np.flatnonzero(before != after).tolist()
     assert 0 < len(changed) < 6
     assert events(history, "drift")[0] == f"round 4: drift at {len(changed)} of 6 clients: {str(changed)[1:-1]}"
-    for cluster in range(3):  # who is with whom is the truth of now
-        assert len(set(state.assignment[after == cluster].tolist())) <= 1
+    assert not np.array_equal(together(before), together(after))
+    np.testing.assert_array_equal(together(state.assignment), together(after))  # who is with whom is the truth of now
 
 
 def test_without_drift_nothing_is_done_again() -> None:
@@ -151,6 +152,45 @@ def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) ->
     asked.clear()
     played(None, false_alarms=1e-6, redescribe=2)
     assert asked == [(0, 2, 6), (2, 4, 6), (4, 6, 6)]
+
+
+@pytest.mark.parametrize("often", [1, 2, 3])
+def test_a_newcomer_tells_no_example_twice(monkeypatch: pytest.MonkeyPatch, often: int) -> None:
+    told: dict[int, list[int]] = {client: [] for client in range(6)}
+    real = describe.describe
+
+    def noted(extractor: Any, cohort: Any, engine: Any) -> Any:
+        for client in cohort:
+            told[client] += cohort.data(client, "train").rows.tolist()
+        return real(extractor, cohort, engine)
+
+    monkeypatch.setattr(flux_dynamic, "describe", noted)
+    monkeypatch.setattr(flux, "describe", noted)
+    view = drifting(None).blind()
+    algorithm = FluxDynamic(replace(SETTINGS, false_alarms=1e-9, redescribe=often))
+    state, history = play(algorithm, view, engine_of(view), 6, lambda r: range(4 if r < 3 else 5 if r < 5 else 6))
+    assert not events(history, "drift")
+    assert [len(rows) for rows in told.values()] == [len(set(rows)) for rows in told.values()]
+    told_up_to = {1: (6,) * 6, 2: (6, 6, 6, 6, 6, 5), 3: (5,) * 4 + (3, 5)}
+    assert state.told == told_up_to[often]
+
+
+def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = drifting("after:3")
+    view = federation.blind()
+    engine = engine_of(view)
+    algorithm = FluxDynamic(replace(SETTINGS, clusterer=replace(SETTINGS.clusterer, name="agglomerative")))
+    before, _ = play(algorithm, view, engine, 3)
+    monkeypatch.setattr(clustering, "EXACT", 5)
+    after, history = play(algorithm, view, engine, 4, state=before)
+    moved = np.flatnonzero(federation.at(3).truth != federation.at(4).truth)
+    assert events(history, f"drift at {len(moved)} of 6")
+    assert len(after.models) == len(before.models)
+    fits = algorithm._place(replace(after, round=4), view.cohort(moved, 4), engine)[1]
+    np.testing.assert_array_equal(after.assignment[moved], fits)
+    assert (after.assignment != before.assignment).any()
+    stayed = np.setdiff1d(np.arange(6), moved)
+    np.testing.assert_array_equal(after.assignment[stayed], before.assignment[stayed])
 
 
 @pytest.mark.parametrize("kind", ["processes", "stacked"])
