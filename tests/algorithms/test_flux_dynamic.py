@@ -1,6 +1,7 @@
 """FLUX-dynamic: drift is found, clusters follow, past ones are remembered, whoever comes or goes."""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from fedflux.data.sources import load
 from fedflux.engine import make_engine
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import make_config
+from fedflux.experiments.evaluation import why_clusters_differ
 from fedflux.experiments.identity import determines
 from fedflux.flux import clustering
 from fedflux.savable import put_together, take_apart
@@ -136,6 +138,21 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = len(np.unique(state.assignment))
     assert now < len(state.models) <= now + 1
     assert MEMORY == 32
+
+
+def test_why_clusters_differ_is_told_of_those_that_somebody_is_in() -> None:
+    _, state, _ = played("after:2,3,4,5", level=8)
+    now = np.unique(state.assignment).tolist()
+    assert state.clusters is not None
+    assert 2 <= len(now) < len(state.clusters.pool)
+    algorithm, config = FluxDynamic(SETTINGS), make_config({"algorithm": "flux-dynamic"})
+    # clusters keep their numbers, whichever are nobody's
+    for held in (now, [len(state.clusters.pool) - 1 - m for m in reversed(now)]):
+        labels = np.array(held)[np.searchsorted(now, state.assignment)]
+        told = why_clusters_differ(config, algorithm, replace(state, assignment=labels))
+        assert told is not None
+        assert [pair["clusters"] for pair in told] == list(combinations(held, 2))
+        assert f"clusters {held[0]} and {held[1]}" in told[0]["words"]
 
 
 def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
