@@ -156,6 +156,13 @@ def test_a_blind_federation_drifts_blindly() -> None:
         assert "may not read the true clusters" in error_of(partial(getattr, stage, "truth"))
         assert "may not read the clients' patterns" in error_of(partial(list, stage.patterns))
     assert same_data(blind.at(5), made().at(5))
+    for one in (blind, blind.at(5).origin, pickle.loads(pickle.dumps(blind))):
+        for epoch in one._epochs.drawn:
+            assert epoch.truth is None
+            assert "may not read the clients' patterns" in error_of(partial(list, epoch.patterns))
+    halfway = made(drift="gradual:2-6").at(3).blind()._newer
+    assert halfway is not None
+    assert "may not read the true clusters" in error_of(partial(getattr, halfway[0], "truth"))
 
 
 @pytest.mark.parametrize("shift", ["px", "py"])

@@ -12,7 +12,7 @@ from fedflux.data.cache import ByteCache
 from fedflux.data.cohort import Cohort
 from fedflux.data.dataset import Dataset
 from fedflux.data.dealing import ClientRows
-from fedflux.data.drift import Epochs, Stage, blended, chunk_positions
+from fedflux.data.drift import Epoch, Epochs, Stage, blended, chunk_positions
 from fedflux.data.labelled import Labelled, Split
 from fedflux.data.patterns import Pattern
 from fedflux.errors import FedfluxError
@@ -90,7 +90,14 @@ class Federation:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
         dataset = replace(self.dataset, client_clusters=None)
-        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True, _derived={})
+        epochs = self._epochs
+        if epochs is not None:
+            drawn = tuple(Epoch(one.rows, _Locked(one.patterns), None) for one in epochs.drawn)
+            epochs = replace(epochs, drawn=drawn)
+        newer = None if self._newer is None else (self._newer[0].blind(), self._newer[1])
+        return replace(
+            self, dataset=dataset, patterns=locked, _epochs=epochs, _newer=newer, _truth=None, _blind=True, _derived={}
+        )
 
     def at(self, round: int) -> "Federation":
         """What clients hold in a round: itself, unless their patterns drift. Asked again it is the same object."""
@@ -149,8 +156,8 @@ class Federation:
         return replace(
             self,
             rows=old.rows,
-            patterns=_Locked(old.patterns) if self._blind else old.patterns,
-            _truth=None if self._blind else truth,
+            patterns=old.patterns,
+            _truth=truth,
             _epochs=None,
             _newer=None if stage.settled else (self._staged(Stage(stage.new, stage.new)), stage.share),
             _cache=ByteCache(),
