@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.data.making import error_of, pictures
 
 from fedflux.data import Federation, Partition, partition
+from fedflux.data.cache import ByteCache
 from fedflux.data.drift import Drift, Stage
 from fedflux.data.export import SPLITS
 from fedflux.data.federation import DERIVED
@@ -213,6 +214,28 @@ def test_asked_again_a_stage_or_chunk_is_the_same_object_and_old_ones_are_forgot
     assert len(first._cache) == len(chunk._cache) == 0
     assert federation.at(1) is not first
     assert same_data(federation.at(1), first)
+
+
+def test_all_stages_and_chunks_together_keep_no_more_than_is_allowed() -> None:
+    federation = made("px", "after:1,2,3")
+    one = federation.materialise(0, "train")
+    federation = replace(
+        federation, cache_bytes=3 * (one.x.nbytes + one.y.nbytes + one.rows.nbytes), _cache=ByteCache()
+    )
+    views = [federation, *(federation.at(r) for r in (1, 2, 3)), *(federation.at(3).chunk(i, 2) for i in (0, 1))]
+    for view in (*views, *reversed(views)):
+        for client in range(5):
+            view.materialise(client, "train")
+            held = {id(v._cache): v._cache.nbytes for v in views}
+            assert 0 < sum(held.values()) <= federation.cache_bytes
+    fresh = made("px", "after:1,2,3")
+    assert all(same_data(federation.at(r), fresh.at(r)) for r in (1, 2, 3))
+    first = federation.at(1)
+    first.materialise(0, "test")
+    federation.at(2).materialise(0, "test")
+    first._forget()
+    assert federation._cache.get((first._path, 0, "test")) is None
+    assert federation._cache.get((federation.at(2)._path, 0, "test")) is not None
 
 
 def test_what_is_derived_travels_as_a_recipe() -> None:
