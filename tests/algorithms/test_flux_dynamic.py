@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from tests.algorithms.playing import TRAINING, assert_same, engine_of, play, together
 from tests.experiments.making import read_rounds
 
@@ -128,6 +129,10 @@ def test_clients_that_come_later_join_and_those_that_stay_away_leave() -> None:
     state, history = play(FluxDynamic(SETTINGS), federation, engine_of(federation), 6, lambda r: list(cohorts[r]))
     assert events(history, "joined") == ["round 3: 2 clients (4, 5) joined"]
     assert events(history, "left") == ["round 5: 1 client (4) left"]
+    chance = FluxDynamic(make_config({"participation": 0.9, "rounds": 6, "cluster_round": 2}).settings())
+    _, drawn = play(chance, federation, engine_of(federation), 6, lambda r: list(cohorts[r]))
+    assert events(drawn, "joined")
+    assert events(drawn, "left") == []  # who is not drawn has not left
     assert (state.assignment >= 0).all()
     assert sorted(state.described) == list(range(6))
 
@@ -249,6 +254,11 @@ def test_a_run_with_a_test_drift_is_scored_before_and_after_it(tmp_path: Any) ->
     expected = drifting("after:3+test").at_test(4).truth
     assert expected is not None
     assert dynamic["test_truth"] == expected.tolist() != dynamic["truth"]
+    general = load_file(tmp_path / "dynamic" / "general.safetensors")
+    models = load_file(tmp_path / "dynamic" / "models.safetensors")
+    assert {name: tensor[0].shape for name, tensor in models.items()} == {n: t[0].shape for n, t in general.items()}
+    assert {len(tensor) for tensor in general.values()} == {1}
+    assert not (tmp_path / "moving" / "general.safetensors").exists()
     assert [e for line in read_rounds(tmp_path / "dynamic") for e in line["events"] if "drift at" in e]
 
 
@@ -256,6 +266,9 @@ def test_drift_enters_the_identity_only_when_it_is_told() -> None:
     plain = make_config({"algorithm": "fedavg"})
     assert "drift" not in determines(plain)
     assert determines(make_config({"algorithm": "fedavg", "drift": "test"}))["drift"] == "test"
+    ways = [determines(make_config({"drift": spec})) for spec in ("after:02,4+test", "test+after:2,4")]
+    assert ways[0] == ways[1]
+    assert ways[0]["drift"] == "after:2,4+test"
     assert "false_alarms" not in determines(plain)
     assert determines(make_config({"algorithm": "flux-dynamic", "false_alarms": 0.05}))["false_alarms"] == 0.05
     level = make_config({"algorithm": "flux-dynamic", "novelty_level": 0.2})

@@ -67,15 +67,28 @@ def test_a_test_drift_is_one_more_draw() -> None:
     "spec",
     ["", "soon", "after",
      "after:", "after:0", "after:7,4", "after:4,4", "after:4.5", "gradual:4", "gradual:5-5", "test:3",
-     "recurring:0", "after:2+gradual:3-4", "after:2+after:3", "after:2++test"],
+     "test:", "after:2+test:", "recurring:0", "after:2+gradual:3-4", "after:2+after:3", "after:2++test"],
 )  # fmt: skip
 def test_a_wrong_spec_is_refused_in_one_line(spec: str) -> None:
     assert f"--drift '{spec}'" in error_of(lambda: Partition("px", drift=spec))
 
 
+@pytest.mark.parametrize(
+    ("spec", "same"),
+    [("after:02,4", "after:2,4"), ("test+after:2", "after:2+test"), ("gradual:03-5", "gradual:3-5"),
+     ("test + recurring:03", "recurring:3+test"), ("test", "test")],
+)  # fmt: skip
+def test_a_spec_has_one_way_of_writing(spec: str, same: str) -> None:
+    assert Drift.parse(spec).spec == same
+    assert Drift.parse(same) == Drift.parse(spec)
+
+
 def test_a_drift_needs_patterns_and_enough_rounds() -> None:
     assert "none has none" in error_of(lambda: Partition("none", drift="test"))
     assert "dirichlet has none" in error_of(lambda: Partition("dirichlet", drift="test"))
+    for spec in ("after:1", "gradual:1-2", "recurring:1", "after:1+test"):
+        assert "give --rounds 2 or more" in error_of(partial(Drift.parse(spec).check_rounds, 1))
+    Drift.parse("test").check_rounds(1)
     assert "give 9 or less" in error_of(lambda: Drift.parse("after:4,10").check_rounds(10))
     Drift.parse("after:4,9+test").check_rounds(10)
     Drift.parse("gradual:4-10").check_rounds(10)
@@ -170,7 +183,11 @@ def test_a_blind_federation_drifts_blindly() -> None:
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_chunks_are_disjoint_and_whole(shift: str, count: int) -> None:
     federation = made(shift, None)
+    rows = federation.rows[0]
+    again = replace(rows, train=np.concatenate([rows.train, rows.train[::2], rows.train[::3]]))
+    federation = replace(federation, rows=(again, *federation.rows[1:]))
     whole = federation.materialise(0, "train")
+    assert len(set(whole.rows.tolist())) < len(whole)
     parts = [federation.chunk(i, count).materialise(0, "train") for i in range(count)]
     assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == sorted(whole.rows.tolist())
     for i, part in enumerate(parts):

@@ -219,9 +219,9 @@ class FluxDynamic(Flux):
         )
 
     def _tell_leavers(self, state: DynamicState, cohort: Cohort, metrics: RoundMetrics) -> None:
-        """Members of the last round that are missing, unless everybody's taking part is a matter of chance."""
+        """Members of the last round that are missing, unless taking part is a matter of chance."""
         gone = sorted(set(state.members) - set(cohort))
-        if gone and set(cohort) & set(state.described) <= set(state.members):
+        if gone and self.settings.everyone:
             metrics.events.append(f"round {state.round}: {_clients(gone)} left")
 
     def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
