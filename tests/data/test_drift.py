@@ -171,6 +171,7 @@ def test_a_blind_federation_drifts_blindly() -> None:
         assert "may not read the clients' patterns" in error_of(partial(list, stage.patterns))
     assert same_data(blind.at(5), made().at(5))
     for one in (blind, blind.at(5).origin, pickle.loads(pickle.dumps(blind))):
+        assert one._epochs is not None
         for epoch in one._epochs.drawn:
             assert epoch.truth is None
             assert "may not read the clients' patterns" in error_of(partial(list, epoch.patterns))
