@@ -332,6 +332,7 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "broken.toml").write_text("level = ")
     (folder / "types.toml").write_text('level = "high"')
     (folder / "keys.toml").write_text("levle = 3")
+    (folder / "drift.toml").write_text('drift = "after:2"\n')
     (folder / "factories.py").write_text(
         "from torch import nn\n"
         "from fedflux.models import MLP\n"
@@ -430,6 +431,10 @@ BAD = {
     "partition below a file": ("partition --out {inputs}/file/parts", "cannot write partition to"),
     "partition among others": ("partition --out {inputs}/full", "holds other files and no partition"),
     "partition level 9": ("partition --level 9 --out parts", "level 9 does not exist"),
+    "partition of drift": ("partition --config {inputs}/drift.toml --out parts", "leave out drift"),
+    "test drift without test phase": ("run --shift pygx --drift test", "pygx has no test phase"),
+    "test drift of a mix": ("run --shift pygx+py --drift test", "pygx+py has no test phase"),
+    "drift in one round": ("run --rounds 1 --drift after:1", "give --rounds 2 or more"),
     "partition unknown shift": ("partition --shift pz --out parts", "unknown shift 'pz'"),
 }
 

@@ -177,7 +177,10 @@ def partition(
     as_json: Json = False,
 ) -> None:
     """Write a shifted federation to disk: one .npz per client and a JSON manifest."""
-    federation, settings = build_federation(make_config(told, config))
+    asked = make_config(told, config)
+    if asked.drift is not None:
+        raise FedfluxError("partition writes clients as they are at one moment: leave out drift")
+    federation, settings = build_federation(asked)
     folder = make_folder(out, "partition", MANIFEST, {"checksum", "clients"})
     with display.stderr.status("writing clients"):
         export_federation(federation, settings.partition(), folder)

@@ -1,16 +1,18 @@
 """FLUX-dynamic: drift is found, clusters follow, past ones are remembered, whoever comes or goes."""
 
 from dataclasses import replace
+from itertools import combinations
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.playing import TRAINING, assert_same, engine_of, play
+from safetensors.torch import load_file
+from tests.algorithms.playing import TRAINING, assert_same, engine_of, play, together
 from tests.experiments.making import read_rounds
 
 import fedflux
-from fedflux.algorithms import Settings, describe, flux_dynamic
+from fedflux.algorithms import Settings, describe, flux, flux_dynamic
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.fedavg import FedAvg
 from fedflux.algorithms.flux_dynamic import MEMORY, DynamicState, FluxDynamic
@@ -19,7 +21,9 @@ from fedflux.data.sources import load
 from fedflux.engine import make_engine
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import make_config
+from fedflux.experiments.evaluation import why_clusters_differ
 from fedflux.experiments.identity import determines
+from fedflux.flux import clustering
 from fedflux.savable import put_together, take_apart
 
 ROUNDS = 6
@@ -50,8 +54,8 @@ def test_the_drift_is_found_in_the_first_round_after_it_at_those_who_changed() -
     changed = np.flatnonzero(before != after).tolist()
     assert 0 < len(changed) < 6
     assert events(history, "drift")[0] == f"round 4: drift at {len(changed)} of 6 clients: {str(changed)[1:-1]}"
-    for cluster in range(3):  # who is with whom is the truth of now
-        assert len(set(state.assignment[after == cluster].tolist())) <= 1
+    assert not np.array_equal(together(before), together(after))
+    np.testing.assert_array_equal(together(state.assignment), together(after))  # who is with whom is the truth of now
 
 
 def test_without_drift_nothing_is_done_again() -> None:
@@ -125,6 +129,10 @@ def test_clients_that_come_later_join_and_those_that_stay_away_leave() -> None:
     state, history = play(FluxDynamic(SETTINGS), federation, engine_of(federation), 6, lambda r: list(cohorts[r]))
     assert events(history, "joined") == ["round 3: 2 clients (4, 5) joined"]
     assert events(history, "left") == ["round 5: 1 client (4) left"]
+    chance = FluxDynamic(make_config({"participation": 0.9, "rounds": 6, "cluster_round": 2}).settings())
+    _, drawn = play(chance, federation, engine_of(federation), 6, lambda r: list(cohorts[r]))
+    assert events(drawn, "joined")
+    assert events(drawn, "left") == []  # who is not drawn has not left
     assert (state.assignment >= 0).all()
     assert sorted(state.described) == list(range(6))
 
@@ -135,6 +143,21 @@ def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     now = len(np.unique(state.assignment))
     assert now < len(state.models) <= now + 1
     assert MEMORY == 32
+
+
+def test_why_clusters_differ_is_told_of_those_that_somebody_is_in() -> None:
+    _, state, _ = played("after:2,3,4,5", level=8)
+    now = np.unique(state.assignment).tolist()
+    assert state.clusters is not None
+    assert 2 <= len(now) < len(state.clusters.pool)
+    algorithm, config = FluxDynamic(SETTINGS), make_config({"algorithm": "flux-dynamic"})
+    # clusters keep their numbers, whichever are nobody's
+    for held in (now, [len(state.clusters.pool) - 1 - m for m in reversed(now)]):
+        labels = np.array(held)[np.searchsorted(now, state.assignment)]
+        told = why_clusters_differ(config, algorithm, replace(state, assignment=labels))
+        assert told is not None
+        assert [pair["clusters"] for pair in told] == list(combinations(held, 2))
+        assert f"clusters {held[0]} and {held[1]}" in told[0]["words"]
 
 
 def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,6 +174,45 @@ def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) ->
     asked.clear()
     played(None, false_alarms=1e-6, redescribe=2)
     assert asked == [(0, 2, 6), (2, 4, 6), (4, 6, 6)]
+
+
+@pytest.mark.parametrize("often", [1, 2, 3])
+def test_a_newcomer_tells_no_example_twice(monkeypatch: pytest.MonkeyPatch, often: int) -> None:
+    told: dict[int, list[int]] = {client: [] for client in range(6)}
+    real = describe.describe
+
+    def noted(extractor: Any, cohort: Any, engine: Any) -> Any:
+        for client in cohort:
+            told[client] += cohort.data(client, "train").rows.tolist()
+        return real(extractor, cohort, engine)
+
+    monkeypatch.setattr(flux_dynamic, "describe", noted)
+    monkeypatch.setattr(flux, "describe", noted)
+    view = drifting(None).blind()
+    algorithm = FluxDynamic(replace(SETTINGS, false_alarms=1e-9, redescribe=often))
+    state, history = play(algorithm, view, engine_of(view), 6, lambda r: range(4 if r < 3 else 5 if r < 5 else 6))
+    assert not events(history, "drift")
+    assert [len(rows) for rows in told.values()] == [len(set(rows)) for rows in told.values()]
+    told_up_to = {1: (6,) * 6, 2: (6, 6, 6, 6, 6, 5), 3: (5,) * 4 + (3, 5)}
+    assert state.told == told_up_to[often]
+
+
+def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = drifting("after:3")
+    view = federation.blind()
+    engine = engine_of(view)
+    algorithm = FluxDynamic(replace(SETTINGS, clusterer=replace(SETTINGS.clusterer, name="agglomerative")))
+    before, _ = play(algorithm, view, engine, 3)
+    monkeypatch.setattr(clustering, "EXACT", 5)
+    after, history = play(algorithm, view, engine, 4, state=before)
+    moved = np.flatnonzero(federation.at(3).truth != federation.at(4).truth)
+    assert events(history, f"drift at {len(moved)} of 6")
+    assert len(after.models) == len(before.models)
+    fits = algorithm._place(replace(after, round=4), view.cohort(moved, 4), engine)[1]
+    np.testing.assert_array_equal(after.assignment[moved], fits)
+    assert (after.assignment != before.assignment).any()
+    stayed = np.setdiff1d(np.arange(6), moved)
+    np.testing.assert_array_equal(after.assignment[stayed], before.assignment[stayed])
 
 
 @pytest.mark.parametrize("kind", ["processes", "stacked"])
@@ -188,6 +250,15 @@ def test_a_run_with_a_test_drift_is_scored_before_and_after_it(tmp_path: Any) ->
     assert moving["test_per_client"] != moving["known_per_client"]
     dynamic = fedflux.run(**told, algorithm="flux-dynamic", drift="after:3+test", out=tmp_path / "dynamic")
     assert dynamic["truth"] == still["truth"]
+    assert still["test_truth"] is None
+    expected = drifting("after:3+test").at_test(4).truth
+    assert expected is not None
+    assert dynamic["test_truth"] == expected.tolist() != dynamic["truth"]
+    general = load_file(tmp_path / "dynamic" / "general.safetensors")
+    models = load_file(tmp_path / "dynamic" / "models.safetensors")
+    assert {name: tensor[0].shape for name, tensor in models.items()} == {n: t[0].shape for n, t in general.items()}
+    assert {len(tensor) for tensor in general.values()} == {1}
+    assert not (tmp_path / "moving" / "general.safetensors").exists()
     assert [e for line in read_rounds(tmp_path / "dynamic") for e in line["events"] if "drift at" in e]
 
 
@@ -195,6 +266,9 @@ def test_drift_enters_the_identity_only_when_it_is_told() -> None:
     plain = make_config({"algorithm": "fedavg"})
     assert "drift" not in determines(plain)
     assert determines(make_config({"algorithm": "fedavg", "drift": "test"}))["drift"] == "test"
+    ways = [determines(make_config({"drift": spec})) for spec in ("after:02,4+test", "test+after:2,4")]
+    assert ways[0] == ways[1]
+    assert ways[0]["drift"] == "after:2,4+test"
     assert "false_alarms" not in determines(plain)
     assert determines(make_config({"algorithm": "flux-dynamic", "false_alarms": 0.05}))["false_alarms"] == 0.05
     level = make_config({"algorithm": "flux-dynamic", "novelty_level": 0.2})

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from tests.data.making import error_of, pictures
 
 from fedflux.data import Federation, Partition, partition
+from fedflux.data.cache import ByteCache
 from fedflux.data.drift import Drift, Stage
 from fedflux.data.export import SPLITS
 from fedflux.data.federation import DERIVED
@@ -66,15 +67,28 @@ def test_a_test_drift_is_one_more_draw() -> None:
     "spec",
     ["", "soon", "after",
      "after:", "after:0", "after:7,4", "after:4,4", "after:4.5", "gradual:4", "gradual:5-5", "test:3",
-     "recurring:0", "after:2+gradual:3-4", "after:2+after:3", "after:2++test"],
+     "test:", "after:2+test:", "recurring:0", "after:2+gradual:3-4", "after:2+after:3", "after:2++test"],
 )  # fmt: skip
 def test_a_wrong_spec_is_refused_in_one_line(spec: str) -> None:
     assert f"--drift '{spec}'" in error_of(lambda: Partition("px", drift=spec))
 
 
+@pytest.mark.parametrize(
+    ("spec", "same"),
+    [("after:02,4", "after:2,4"), ("test+after:2", "after:2+test"), ("gradual:03-5", "gradual:3-5"),
+     ("test + recurring:03", "recurring:3+test"), ("test", "test")],
+)  # fmt: skip
+def test_a_spec_has_one_way_of_writing(spec: str, same: str) -> None:
+    assert Drift.parse(spec).spec == same
+    assert Drift.parse(same) == Drift.parse(spec)
+
+
 def test_a_drift_needs_patterns_and_enough_rounds() -> None:
     assert "none has none" in error_of(lambda: Partition("none", drift="test"))
     assert "dirichlet has none" in error_of(lambda: Partition("dirichlet", drift="test"))
+    for spec in ("after:1", "gradual:1-2", "recurring:1", "after:1+test"):
+        assert "give --rounds 2 or more" in error_of(partial(Drift.parse(spec).check_rounds, 1))
+    Drift.parse("test").check_rounds(1)
     assert "give 9 or less" in error_of(lambda: Drift.parse("after:4,10").check_rounds(10))
     Drift.parse("after:4,9+test").check_rounds(10)
     Drift.parse("gradual:4-10").check_rounds(10)
@@ -156,13 +170,25 @@ def test_a_blind_federation_drifts_blindly() -> None:
         assert "may not read the true clusters" in error_of(partial(getattr, stage, "truth"))
         assert "may not read the clients' patterns" in error_of(partial(list, stage.patterns))
     assert same_data(blind.at(5), made().at(5))
+    for one in (blind, blind.at(5).origin, pickle.loads(pickle.dumps(blind))):
+        assert one._epochs is not None
+        for epoch in one._epochs.drawn:
+            assert epoch.truth is None
+            assert "may not read the clients' patterns" in error_of(partial(list, epoch.patterns))
+    halfway = made(drift="gradual:2-6").at(3).blind()._newer
+    assert halfway is not None
+    assert "may not read the true clusters" in error_of(partial(getattr, halfway[0], "truth"))
 
 
 @pytest.mark.parametrize("shift", ["px", "py"])
 @pytest.mark.parametrize("count", [2, 3, 10])
 def test_chunks_are_disjoint_and_whole(shift: str, count: int) -> None:
     federation = made(shift, None)
+    rows = federation.rows[0]
+    again = replace(rows, train=np.concatenate([rows.train, rows.train[::2], rows.train[::3]]))
+    federation = replace(federation, rows=(again, *federation.rows[1:]))
     whole = federation.materialise(0, "train")
+    assert len(set(whole.rows.tolist())) < len(whole)
     parts = [federation.chunk(i, count).materialise(0, "train") for i in range(count)]
     assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == sorted(whole.rows.tolist())
     for i, part in enumerate(parts):
@@ -206,6 +232,28 @@ def test_asked_again_a_stage_or_chunk_is_the_same_object_and_old_ones_are_forgot
     assert len(first._cache) == len(chunk._cache) == 0
     assert federation.at(1) is not first
     assert same_data(federation.at(1), first)
+
+
+def test_all_stages_and_chunks_together_keep_no_more_than_is_allowed() -> None:
+    federation = made("px", "after:1,2,3")
+    one = federation.materialise(0, "train")
+    federation = replace(
+        federation, cache_bytes=3 * (one.x.nbytes + one.y.nbytes + one.rows.nbytes), _cache=ByteCache()
+    )
+    views = [federation, *(federation.at(r) for r in (1, 2, 3)), *(federation.at(3).chunk(i, 2) for i in (0, 1))]
+    for view in (*views, *reversed(views)):
+        for client in range(5):
+            view.materialise(client, "train")
+            held = {id(v._cache): v._cache.nbytes for v in views}
+            assert 0 < sum(held.values()) <= federation.cache_bytes
+    fresh = made("px", "after:1,2,3")
+    assert all(same_data(federation.at(r), fresh.at(r)) for r in (1, 2, 3))
+    first = federation.at(1)
+    first.materialise(0, "test")
+    federation.at(2).materialise(0, "test")
+    first._forget()
+    assert federation._cache.get((first._path, 0, "test")) is None
+    assert federation._cache.get((federation.at(2)._path, 0, "test")) is not None
 
 
 def test_what_is_derived_travels_as_a_recipe() -> None:

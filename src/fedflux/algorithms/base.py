@@ -105,6 +105,8 @@ class Settings:
     """Every how many rounds clients describe themselves anew, to find out whether they drifted."""
     false_alarms: float = FALSE_ALARMS
     """The share of clients without drift that may be said to drift when they describe themselves anew."""
+    everyone: bool = True
+    """Whether every client that is there takes part in every round; else who does is a matter of chance."""
     novel: Literal["nearest", "global"] = "nearest"
     """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
     novelty_level: float = LEVEL

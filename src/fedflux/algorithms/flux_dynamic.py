@@ -42,6 +42,8 @@ class DynamicState(FluxState):
     """How often a client has described the same examples, at most: what a private run composes over."""
     members: tuple[int, ...] = ()
     """Who took part in the last round."""
+    told: tuple[int, ...] = ()
+    """The last chunk that each of `described` told: that of the round of its last description."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +54,7 @@ class FluxDynamic(Flux):
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
 
     def init(self, federation: Federation, engine: Engine) -> DynamicState:
         """One model, nobody placed."""
@@ -107,6 +109,7 @@ class FluxDynamic(Flux):
             extractor=extractor,
             clusters=clusters,
             described=told.ids,
+            told=(state.round,) * len(told),
             descriptors=to_arrays(descriptors),
             clustered=len(told),
             used=(state.round,) * count,
@@ -131,8 +134,10 @@ class FluxDynamic(Flux):
             state, moved = self._redescribe(state, members, engine, metrics)
         count = len(state.described)
         grown = count == len(cohort.federation) > state.clustered or count >= GROWTH * state.clustered
-        if moved or (grown and takes(self.settings.clusterer, count)):
+        if (moved or grown) and takes(self.settings.clusterer, count):
             state = self._recluster(state, cohort.federation, metrics)
+        elif moved:
+            state = self._move(state, moved)
         held = set(state.assignment[list(cohort.ids)].tolist())
         return replace(state, used=tuple(state.round if m in held else last for m, last in enumerate(state.used)))
 
@@ -140,12 +145,15 @@ class FluxDynamic(Flux):
         self, state: DynamicState, members: Cohort, engine: Engine, metrics: RoundMetrics
     ) -> tuple[DynamicState, list[int]]:
         """Compare each member's fresh chunk with what it told before; those that drifted tell all they hold now."""
+        place = {client: row for row, client in enumerate(state.described)}
+        # whoever joined since the last time told some of these chunks then
+        due = [client for client in members if state.told[place[client]] <= state.round - self.settings.redescribe]
+        members = replace(members, ids=tuple(due))
         fresh = self._chunks(state, members, self.settings.redescribe)
         if not len(fresh):
             return state, []
         assert state.extractor is not None
         assert state.descriptors is not None
-        place = {client: row for row, client in enumerate(state.described)}
         rows = np.array([place[client] for client in fresh])
         with metrics.timed("descriptor"):
             new = describe(state.extractor, fresh, engine)
@@ -164,7 +172,21 @@ class FluxDynamic(Flux):
                 arrays = put_rows(arrays, rows[changed], to_arrays(now))
             metrics.send(moved, up=client_bytes(now))
             metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
-        return replace(state, descriptors=arrays, releases=state.releases + (2 if moved else 1)), moved
+        done = set(fresh)
+        told = tuple(state.round if k in done else last for k, last in zip(state.described, state.told, strict=True))
+        return replace(state, descriptors=arrays, told=told, releases=state.releases + (2 if moved else 1)), moved
+
+    def _move(self, state: DynamicState, moved: Sequence[int]) -> DynamicState:
+        """Those that drifted go to the clusters that they fit best now, where clusters cannot be found anew."""
+        assert state.clusters is not None
+        assert state.descriptors is not None
+        rows = np.flatnonzero(np.isin(state.described, moved))
+        now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
+        assignment = state.assignment.copy()
+        assignment[[state.described[row] for row in rows]] = state.clusters.place(
+            now, self.settings.calibrated_assignment
+        )
+        return replace(state, assignment=assignment)
 
     def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
         """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
@@ -197,10 +219,16 @@ class FluxDynamic(Flux):
         )
 
     def _tell_leavers(self, state: DynamicState, cohort: Cohort, metrics: RoundMetrics) -> None:
-        """Members of the last round that are missing, unless everybody's taking part is a matter of chance."""
+        """Members of the last round that are missing, unless taking part is a matter of chance."""
         gone = sorted(set(state.members) - set(cohort))
-        if gone and set(cohort) & set(state.described) <= set(state.members):
+        if gone and self.settings.everyone:
             metrics.events.append(f"round {state.round}: {_clients(gone)} left")
+
+    def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """As FLUX; what they told goes up to this round's chunk."""
+        placed = super()._place_newcomers(state, cohort, engine, metrics)
+        assert isinstance(placed, DynamicState)
+        return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
 
     def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:
         """Newcomers leave the chunks of later rounds alone, too."""

@@ -1,8 +1,8 @@
 """A cache with a bound in bytes that drops what was not asked for the longest."""
 
 from collections import OrderedDict
-from collections.abc import Hashable
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable
+from typing import Any, Generic, TypeVar
 
 T = TypeVar("T")
 
@@ -34,10 +34,10 @@ class ByteCache(Generic[T]):
         while self.nbytes > most:
             self._drop(next(iter(self._held)))
 
-    def clear(self) -> None:
-        """Drop everything."""
-        self._held.clear()
-        self.nbytes = 0
+    def drop(self, which: Callable[[Any], bool]) -> None:
+        """Drop all values with such keys."""
+        for key in filter(which, list(self._held)):
+            self._drop(key)
 
     def _drop(self, key: Hashable) -> None:
         if key in self._held:

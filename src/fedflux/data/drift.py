@@ -39,7 +39,7 @@ class Drift:
     after: tuple[int, ...] = ()
     """Rounds after which everyone has new patterns."""
     gradual: tuple[int, int] | None = None
-    """The first and the last of the rounds over which the new patterns take over, in equal steps."""
+    """The first and the last of the rounds over which the new patterns take over, in expectation in equal steps."""
     recurring: int | None = None
     """Two sets of patterns take turns, each for so many rounds."""
     test: bool = False
@@ -50,10 +50,10 @@ class Drift:
         """Read a SPEC such as `after:4,7+test`."""
         told: dict[str, str] = {}
         for part in text.split("+"):
-            kind, _, value = part.strip().partition(":")
+            kind, colon, value = part.strip().partition(":")
             if kind in told:
                 raise FedfluxError(f"--drift '{text}' names {kind} twice: give {FORMS}")
-            told[kind] = value
+            told[kind] = value or colon
         test = told.pop("test", None)
         if test or len(told) > 1:
             raise FedfluxError(f"--drift '{text}' does not fit: give {FORMS}")
@@ -88,8 +88,18 @@ class Drift:
         """How often patterns are drawn, the first time included."""
         return self._trained + self.test
 
+    @property
+    def spec(self) -> str:
+        """The SPEC in one way of writing it."""
+        parts = [f"after:{','.join(map(str, self.after))}"] if self.after else []
+        parts += [] if self.gradual is None else [f"gradual:{self.gradual[0]}-{self.gradual[1]}"]
+        parts += [] if self.recurring is None else [f"recurring:{self.recurring}"]
+        return "+".join([*parts, *(["test"] if self.test else [])])
+
     def check_rounds(self, rounds: int) -> None:
         """Refuse a drift that a run of so many rounds does not meet."""
+        if self._trained > 1 and rounds < 2:
+            raise FedfluxError(f"--drift {self.spec}: no drift fits into one round: give --rounds 2 or more")
         ends = (*self.after, *(self.gradual or ())[1:], *(() if self.recurring is None else (self.recurring,)))
         late = max(ends, default=0)
         limit = rounds if self.gradual else rounds - 1

@@ -12,7 +12,7 @@ from fedflux.data.cache import ByteCache
 from fedflux.data.cohort import Cohort
 from fedflux.data.dataset import Dataset
 from fedflux.data.dealing import ClientRows
-from fedflux.data.drift import Epochs, Stage, blended, chunk_positions
+from fedflux.data.drift import Epoch, Epochs, Stage, blended, chunk_positions
 from fedflux.data.labelled import Labelled, Split
 from fedflux.data.patterns import Pattern
 from fedflux.errors import FedfluxError
@@ -36,7 +36,7 @@ class Federation:
     """3 once colours are used: grey images are then repeated to three channels."""
     names: tuple[str, ...] | None = None
     cache_bytes: int = CACHE_BYTES
-    """How much of the clients made so far is kept."""
+    """How much of the clients made so far is kept, those of its samples and stages included."""
     duplicate: int = 1
     """How often a client holds each row of its training part. Validation and test parts hold theirs once, since copies
     there would change no mean; and as copies are made after the parts are cut, no training example is among them."""
@@ -49,6 +49,8 @@ class Federation:
     """While patterns change: the federation of the new ones, and the share of examples that show them."""
     _truth: NDArray[np.int64] | None = None
     _blind: bool = False
+    _path: tuple[Hashable, ...] = ()
+    """Which sample or stage this is: the cache, one for all of them, holds clients by it."""
     _cache: ByteCache[Labelled] = field(default_factory=ByteCache, repr=False)
     _derived: dict[Hashable, "Federation"] = field(default_factory=dict, repr=False)
     _recipe: tuple["Federation", str, tuple[Any, ...]] | None = field(default=None, init=False, repr=False)
@@ -90,7 +92,14 @@ class Federation:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
         dataset = replace(self.dataset, client_clusters=None)
-        return replace(self, dataset=dataset, patterns=locked, _truth=None, _blind=True, _derived={})
+        epochs = self._epochs
+        if epochs is not None:
+            drawn = tuple(Epoch(one.rows, _Locked(one.patterns), None) for one in epochs.drawn)
+            epochs = replace(epochs, drawn=drawn)
+        newer = None if self._newer is None else (self._newer[0].blind(), self._newer[1])
+        return replace(
+            self, dataset=dataset, patterns=locked, _epochs=epochs, _newer=newer, _truth=None, _blind=True, _derived={}
+        )
 
     def at(self, round: int) -> "Federation":
         """What clients hold in a round: itself, unless their patterns drift. Asked again it is the same object."""
@@ -132,16 +141,18 @@ class Federation:
 
     def _forget(self) -> None:
         """Free the clients made so far, which engines that still know this federation would keep otherwise."""
-        self._cache.clear()
-        for one in self._derived.values():
-            one._forget()
+        self._cache.drop(lambda key: key[0][: len(self._path)] == self._path)
         self._derived.clear()
 
+    def _apart(self, *told: Hashable) -> dict[str, Any]:
+        """What keeps the clients of a sample or stage apart from this federation's."""
+        return {"_path": (*self._path, told), "_derived": {}}
+
     def _limited(self, most: int) -> "Federation":
-        return replace(self, most=most, duplicate=1, _cache=ByteCache(), _derived={})
+        return replace(self, most=most, duplicate=1, **self._apart("limited", most))
 
     def _part(self, first: int, last: int, count: int) -> "Federation":
-        return replace(self, part=(first, last, count), _cache=ByteCache(), _derived={})
+        return replace(self, part=(first, last, count), **self._apart("part", first, last, count))
 
     def _staged(self, stage: Stage) -> "Federation":
         assert self._epochs is not None
@@ -149,12 +160,11 @@ class Federation:
         return replace(
             self,
             rows=old.rows,
-            patterns=_Locked(old.patterns) if self._blind else old.patterns,
-            _truth=None if self._blind else truth,
+            patterns=old.patterns,
+            _truth=truth,
             _epochs=None,
             _newer=None if stage.settled else (self._staged(Stage(stage.new, stage.new)), stage.share),
-            _cache=ByteCache(),
-            _derived={},
+            **self._apart("staged", stage),
         )
 
     def cohort(self, ids: Sequence[int] | NDArray[np.int64], round: int = 0) -> "Cohort":
@@ -178,7 +188,7 @@ class Federation:
 
     def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
         """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
-        key = (client, split)
+        key = (self._path, client, split)
         held = self._cache.get(key)
         if held is None:
             held = self._make(client, split)

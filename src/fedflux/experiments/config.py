@@ -14,6 +14,7 @@ from fedflux.algorithms import ALGORITHMS, READS, DescriptorSettings, Settings
 from fedflux.data import Partition
 from fedflux.data.drift import Drift
 from fedflux.data.levels import check_level
+from fedflux.data.patterns import shift_parts
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.experiments.presets import preset, tuned_rate
@@ -125,6 +126,8 @@ class RunConfig:
         self.partition()
         if self.drift is not None:
             Drift.parse(self.drift).check_rounds(self.rounds)
+            if Drift.parse(self.drift).spec == "test" and "pygx" in shift_parts(self.shift):
+                raise FedfluxError(f"--drift test: {self.shift} has no test phase, since features cannot show P(Y|X)")
 
     def partition(self) -> Partition:
         """How the dataset becomes a federation."""
@@ -174,6 +177,7 @@ class RunConfig:
             calibrated_assignment=self.assignment == "calibrated",
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
+            everyone=self.participation == 1,
             novel=self.novel,
             novelty_level=self.novelty_level,
             true_count=self.clusters == "true",

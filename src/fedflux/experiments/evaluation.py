@@ -167,11 +167,12 @@ def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federatio
 
 
 def why_clusters_differ(config: RunConfig, algorithm: Algorithm[Any], state: Any) -> list[dict[str, Any]] | None:
-    """Every pair of clusters in words, where the method makes descriptors."""
+    """Every pair of clusters in words, where the method makes descriptors; past ones are nobody's and left out."""
     described = algorithm.described(state)
     if described is None:
         return None
-    return [asdict(pair) for pair in explain(described.clusters.pool, config.significance)]
+    held = np.unique(described.labels).tolist()
+    return [asdict(pair) for pair in explain(described.clusters.pool, config.significance, held)]
 
 
 def costs(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from json import dumps
 from typing import Any
 
 from fedflux.algorithms import HARNESS, READS, make_algorithm
+from fedflux.data.drift import Drift
 from fedflux.data.patterns import shift_parts
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.presets import preset, tuned_rate
@@ -34,6 +35,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("eps_scale", None)
     if config.drift is None:
         told.pop("drift")  # as if there were no such setting
+    else:
+        told["drift"] = Drift.parse(config.drift).spec
     if config.novel == "nearest" and config.algorithm != "flux-dynamic":  # who is called novel changes no model then
         told = {key: value for key, value in told.items() if key not in ("novel", "novelty_level")}
     return _with_privacy(told, config)

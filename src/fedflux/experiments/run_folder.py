@@ -25,8 +25,10 @@ SAMPLES_FILE = "samples.npz"
 PLACEMENTS_FILE = "placements.npz"
 """Where the test phase put everyone, of federations too large to list it in the result."""
 MODEL_FILE = "models.safetensors"
+GENERAL_FILE = "general.safetensors"
+"""The one model for everyone of methods that train it beside the clusters'."""
 CHECKPOINTS = "checkpoints"
-MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE)
+MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE, GENERAL_FILE)
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
 TRIES = 200

@@ -21,6 +21,7 @@ from fedflux.experiments.promises import privacy_report
 from fedflux.experiments.run_folder import (
     CHECKPOINTS,
     DESCRIPTOR_FILE,
+    GENERAL_FILE,
     MODEL_FILE,
     PLACEMENTS_FILE,
     RESULT_FILE,
@@ -144,6 +145,7 @@ class Sitting:
         result = {
             **scores,
             **cluster_figures(self.algorithm, state, truth),
+            "test_truth": None if (met := self.federation.at_test(last)) is truth else met.truth,
             "why": why_clusters_differ(self.config, self.algorithm, state),
             "cluster_round": getattr(state, "cluster_round", None),
             **costs(costly),
@@ -182,8 +184,10 @@ class Sitting:
             write_npz(self.folder / DESCRIPTOR_FILE, arrays)
         write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
         stack = getattr(state, "models", None) or state.model
-        with written_whole(self.folder / MODEL_FILE) as handle:
-            handle.write(save({name: tensor.contiguous().cpu() for name, tensor in stack.tensors.items()}))
+        for name, models in ((MODEL_FILE, stack), (GENERAL_FILE, getattr(state, "general", None))):
+            if models is not None:
+                with written_whole(self.folder / name) as handle:
+                    handle.write(save({key: tensor.contiguous().cpu() for key, tensor in models.tensors.items()}))
         write_json(self.folder / RESULT_FILE, result)
         record_event(self.folder, "finished")
 

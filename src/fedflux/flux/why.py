@@ -1,5 +1,6 @@
 """Why two clusters differ: which labels and which classes, hence which shift, in words."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -26,9 +27,9 @@ class Why:
     words: str
 
 
-def explain(pool: Pool, alpha: float) -> list[Why]:
-    """Every pair of clusters, up to 300 pairs."""
-    pairs = list(islice(combinations(range(len(pool)), 2), MAX_PAIRS))
+def explain(pool: Pool, alpha: float, clusters: Sequence[int] | None = None) -> list[Why]:
+    """Every pair of clusters, or of some of them, up to 300 pairs."""
+    pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), MAX_PAIRS))
     if not pairs:
         return []
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))

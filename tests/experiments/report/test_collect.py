@@ -46,6 +46,17 @@ def test_scores_clusters_and_costs_are_those_of_the_run(tmp_path: Path) -> None:
     }
 
 
+def test_placements_of_a_test_drift_are_judged_by_what_the_test_phase_met(tmp_path: Path) -> None:
+    placed = [{"client": k, "cluster": 0, "distances": [1.0, 2.0]} for k in range(5)]
+    told = {"clients": 5, "clusters": 2, "drift": "after:2+test"}  # trained in clusters 0, 1, 0, 1, 0
+    run = one(tmp_path / "r", **told, result={"test_placements": placed, "test_truth": [0, 0, 0, 1, 2]})
+    assert (run["placements"]["own"], run["placements"]["right"]) == (None, 3)
+    run = one(tmp_path / "same", **told, result={"test_placements": placed, "test_truth": [0, 1, 0, 1, 0]})
+    assert (run["placements"]["own"], run["placements"]["right"]) == (3, 3)
+    run = one(tmp_path / "untold", **told, result={"test_placements": placed})
+    assert (run["placements"]["own"], run["placements"]["right"]) == (None, None)
+
+
 def test_curves_are_means_over_the_members_of_a_round(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "r", clients=4)
     lines = [

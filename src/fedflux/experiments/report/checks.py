@@ -30,7 +30,8 @@ def checked_result(result: dict[str, Any] | None, clients: Any) -> dict[str, Any
     if not _is_list(assignment, int) or not assignment:
         raise FedfluxError(f"{RESULT_FILE} has no assignment of clients to clusters")
     count = clients if isinstance(clients, int) else len(assignment)
-    for key, kind in (("assignment", int), ("truth", int), ("known_per_client", float), ("test_per_client", float)):
+    whole, scores = ("assignment", "truth", "test_truth"), ("known_per_client", "test_per_client")
+    for key, kind in (*((key, int) for key in whole), *((key, float) for key in scores)):
         values = result.get(key)
         if values is not None and not (_is_list(values, kind) and len(values) == count):
             raise FedfluxError(f"{RESULT_FILE}: {key} has not one number for each of {count} clients")

@@ -73,6 +73,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
     descriptors = read_arrays(folder.path / DESCRIPTOR_FILE)
     found = np.array(result["assignment"], dtype=np.int64)
     truth = result.get("truth")
+    redrawn = "test" in str(config.get("drift") or "")
     grouped_by, groups = _groups(found, truth, clustered=descriptors is not None)
     detail = {
         "name": folder.name,
@@ -88,7 +89,12 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "curves": _curves(rounds, groups),
         "map": _map(descriptors),
         "placements": _placements(
-            result.get("test_placements"), read_arrays(folder.path / PLACEMENTS_FILE), found, truth
+            result.get("test_placements"),
+            read_arrays(folder.path / PLACEMENTS_FILE),
+            found,
+            truth,
+            result.get("test_truth") if redrawn else truth,
+            redrawn,
         ),
         "why": _why(result.get("why")),
         "costs": _costs(result, rounds),
@@ -210,10 +216,13 @@ def _placements(
     everyone: dict[str, NDArray[Any]] | None,
     found: NDArray[np.int64],
     truth: Sequence[int] | None,
+    met: Sequence[int] | None,
+    redrawn: bool,
 ) -> dict[str, Any] | None:
     """Where unlabelled clients were put, how far they are from every cluster, and how often that was right.
 
-    `listed` is everyone, or in a large federation the first clients, and `everyone` the arrays of all of them.
+    `listed` is everyone, or in a large federation the first clients, and `everyone` the arrays of all of them. `met` is
+    the truth that the test phase meets; where patterns were redrawn for it, clients need not go where they trained.
     """
     if not listed:
         return None
@@ -222,8 +231,8 @@ def _placements(
     shown = listed[:MOST_PLACED]
     return {
         "count": len(client),
-        "own": int((chosen == found[client]).sum()),
-        "right": None if truth is None else _placed_right(client, chosen, found, np.array(truth)),
+        "own": None if redrawn and (truth is None or met != truth) else int((chosen == found[client]).sum()),
+        "right": None if truth is None or met is None else _placed_right(chosen, np.array(met)[client], found, truth),
         "clients": [int(p["client"]) for p in shown],
         "chosen": [int(p["cluster"]) for p in shown],
         "distances": [digits(list(p["distances"])[:MOST_CLUSTERS], 4) for p in shown],
@@ -247,13 +256,14 @@ def _novelty(listed: list[dict[str, Any]], everyone: dict[str, NDArray[Any]] | N
 
 
 def _placed_right(
-    client: NDArray[np.int64], chosen: NDArray[np.int64], found: NDArray[np.int64], truth: NDArray[np.int64]
+    chosen: NDArray[np.int64], own: NDArray[np.int64], found: NDArray[np.int64], truth: Sequence[int]
 ) -> int:
-    """Clients put in a cluster where no true cluster is more frequent than their own."""
-    counts = {cluster: Counter(truth[found == cluster].tolist()) for cluster in np.unique(chosen).tolist()}
+    """Clients put in a cluster where in training no true cluster was more frequent than their own of now."""
+    trained = np.array(truth)
+    counts = {cluster: Counter(trained[found == cluster].tolist()) for cluster in np.unique(chosen).tolist()}
     most = {cluster: max(there.values(), default=0) for cluster, there in counts.items()}
-    pairs = zip(chosen.tolist(), truth[client].tolist(), strict=True)
-    return sum(own in counts[cluster] and counts[cluster][own] == most[cluster] for cluster, own in pairs)
+    pairs = zip(chosen.tolist(), own.tolist(), strict=True)
+    return sum(mine in counts[cluster] and counts[cluster][mine] == most[cluster] for cluster, mine in pairs)
 
 
 def _why(pairs: list[dict[str, Any]] | None) -> dict[str, Any] | None:

@@ -144,16 +144,18 @@ function placementPart(view, add) {
   if (!placements) return [];
   const percent = (count) => `${count} of ${placements.count} (${share((100 * count) / placements.count, 0)})`;
   const what = `Clients are treated as unseen and unlabelled; the nearest cluster by their test features is chosen. ` +
-    `${percent(placements.own)} go to the cluster that holds their training data` +
-    (there(placements.right) ? `, ${percent(placements.right)} to one where their true cluster is the most frequent` : "") +
-    (there(placements.novel) ? `; ${percent(placements.novel)} are like no cluster (novel)` : "");
+    [
+      there(placements.own) && `${percent(placements.own)} go to the cluster that holds their training data`,
+      there(placements.right) && `${percent(placements.right)} go to one where their true cluster is the most frequent`,
+      there(placements.novel) && `${percent(placements.novel)} are like no cluster (novel)`,
+    ].filter(Boolean).join("; ");
   const [shown, clusters] = [placements.clients.length, placements.distances[0].length];
   const caption = "The stronger the colour, the nearer. Dot: the cluster chosen. Ring: the cluster that holds the " +
     "client's training data." +
     (shown < placements.count ? ` The first ${shown} of ${placements.count} clients.` : "") +
     (clusters < placements.clusters ? ` The first ${clusters} of ${placements.clusters} clusters.` : "");
   const height = Math.min(5 + 1.6 * Math.max(shown, 3), 48);
-  return section("Test-time assignment", `${what}.`,
+  return section("Test-time assignment", what.endsWith(". ") ? what : `${what}.`,
     add("Distances of clients to clusters", () => placementChart(view), caption, { height: `${height}rem` }));
 }
 
