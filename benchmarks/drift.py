@@ -1,6 +1,6 @@
 """The drift protocol: MNIST, patterns redrawn after rounds 4 and 7 of ten and once more at test time.
 
-python -m benchmarks.drift --data-dir shared/data/mnist --device cuda --jobs 4          (from the repository's root)
+python -m benchmarks.drift --data-dir DATA --device cuda --jobs 4          (from the repository's root)
 
 Prints, for each algorithm, a table of the twelve cells (px, py, pxgy by the test phase after the last redraw; pygx by
 known association before it) and their mean; the share of real drifts that flux-dynamic finds in the first round that
