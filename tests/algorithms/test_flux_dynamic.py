@@ -168,7 +168,8 @@ def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(cohort.federation.part)
         return real(extractor, cohort, engine)
 
-    monkeypatch.setattr(flux_dynamic, "describe", noted)
+    for module in (flux, flux_dynamic):
+        monkeypatch.setattr(module, "describe", noted)
     played(None, false_alarms=1e-6)
     assert asked == [(0, 2, 6), (2, 3, 6), (3, 4, 6), (4, 5, 6), (5, 6, 6)]
     asked.clear()
@@ -208,7 +209,7 @@ def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: 
     moved = np.flatnonzero(federation.at(3).truth != federation.at(4).truth)
     assert events(history, f"drift at {len(moved)} of 6")
     assert len(after.models) == len(before.models)
-    fits = algorithm._place(replace(after, round=4), view.cohort(moved, 4), engine)[1]
+    fits = algorithm._place(after, algorithm._told_by(after, view.cohort(moved, 4)), engine)[1]
     np.testing.assert_array_equal(after.assignment[moved], fits)
     assert (after.assignment != before.assignment).any()
     stayed = np.setdiff1d(np.arange(6), moved)

@@ -7,9 +7,9 @@ from tests.flux.making import Population, describe_samples
 
 from fedflux.flux.clustering import Clusterer, find_clusters, with_centroids
 from fedflux.flux.descriptor import Descriptors, effective_counts
-from fedflux.flux.drift import add_descriptors, descend, drifted, put_rows, with_past
+from fedflux.flux.drift import add_descriptors, descend, drifted, with_past
 from fedflux.flux.evidence import Pool
-from fedflux.flux.wire import from_arrays, to_arrays
+from fedflux.flux.wire import from_arrays, put_arrays, to_arrays
 
 WORLD = Population(3)
 MOVE = np.zeros_like(WORLD.mean)
@@ -64,7 +64,7 @@ def test_descriptors_of_two_halves_add_up_to_that_of_the_whole() -> None:
 def test_rows_of_the_wire_form_are_exchanged() -> None:
     rng = np.random.default_rng(5)
     old, new = clients(rng, 4, 100), clients(rng, 2, 80)
-    put = from_arrays(put_rows(to_arrays(old), np.array([3, 1]), to_arrays(new)))
+    put = from_arrays(put_arrays(to_arrays(old), np.array([3, 1]), to_arrays(new)))
     for row, (source, index) in enumerate([(old, 0), (new, 1), (old, 2), (new, 0)]):
         np.testing.assert_array_equal(put.mean[row], source.mean[index])
         np.testing.assert_array_equal(put.count[row], source.count[index])

@@ -111,19 +111,24 @@ class Flux:
         metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
         return replace(state, models=models)
 
+    def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
+        """The data that members describe: all that they hold."""
+        return cohort
+
     def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
         """Descriptors of the members under the current global model, then clusters that all start from it."""
         with metrics.timed("descriptor"):
             extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
-            descriptors = describe(extractor, cohort, engine)
-        metrics.send(cohort, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
-        metrics.count(cohort, forward=1)
+            told = self._told_by(state, cohort)
+            descriptors = describe(extractor, told, engine)
+        metrics.send(told, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
+        metrics.count(told, forward=1)
         with metrics.timed("clustering"):
-            clusters = self._group(descriptors, cohort.federation, cohort.ids)
+            clusters = self._group(descriptors, cohort.federation, told.ids)
         assignment = state.assignment.copy()
-        assignment[list(cohort.ids)] = clusters.labels
+        assignment[list(told.ids)] = clusters.labels
         count = len(clusters.centroids)
-        metrics.events.append(f"round {state.round}: {count} clusters of {len(cohort)} clients")
+        metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
         return replace(
             state,
             models=state.models.take([0] * count),
@@ -131,9 +136,9 @@ class Flux:
             cluster_round=state.round,
             extractor=extractor,
             clusters=clusters,
-            described=cohort.ids,
+            described=told.ids,
             descriptors=to_arrays(descriptors),
-            clustered=len(cohort),
+            clustered=len(told),
         )
 
     def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
@@ -167,11 +172,13 @@ class Flux:
 
     def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
         """Clients that take part for the first time after clustering get the cluster they fit best."""
-        newcomers = [client for client in cohort if state.assignment[client] == UNPLACED]
+        unplaced = replace(cohort, ids=tuple(client for client in cohort if state.assignment[client] == UNPLACED))
+        told = self._told_by(state, unplaced)
+        newcomers = list(told.ids)
         if not newcomers or state.extractor is None or state.descriptors is None:
             return state
         with metrics.timed("descriptor"):
-            descriptors, placed = self._place(state, cohort.federation.cohort(newcomers), engine)
+            descriptors, placed = self._place(state, told, engine)
         assignment = state.assignment.copy()
         assignment[newcomers] = placed
         down = state.extractor.bounds.nbytes + state.models.model_bytes()
@@ -212,7 +219,7 @@ class Flux:
         """The model of the cluster that each client's training data was put in."""
         if state.clusters is None:
             return Predictor.shared(state.models, np.ones(1), len(clients))
-        return Predictor.single(state.models, state.assignment[list(clients.ids)])
+        return Predictor.single(state.models, np.maximum(state.assignment[list(clients.ids)], 0))
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
         """The model of the cluster whose P(X) fits best (Algorithm 2); whoever fits none is told so."""

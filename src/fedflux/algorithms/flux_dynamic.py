@@ -8,14 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics, aggregate
-from fedflux.algorithms.describe import describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.describe import describe, describe_unlabelled
 from fedflux.algorithms.flux import GROWTH, Flux, FluxState
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
 from fedflux.flux.clustering import takes
-from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.drift import add_descriptors, descend, drifted, put_rows, with_past
-from fedflux.flux.wire import client_bytes, from_arrays, to_arrays
+from fedflux.flux.drift import add_descriptors, descend, drifted, with_past
+from fedflux.flux.wire import client_bytes, from_arrays, put_arrays, to_arrays
 
 MEMORY = 32
 """Past clusters kept, those that were somebody's last."""
@@ -85,35 +84,20 @@ class FluxDynamic(Flux):
         first = 0 if count is None else max(state.round - count, 0)
         return cohort.chunks(first, state.round, max(self.settings.rounds, state.round))
 
+    def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
+        """First descriptions leave the chunks of later rounds alone."""
+        return self._chunks(state, cohort)
+
     def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
-        """As FLUX, but descriptors leave the chunks of later rounds alone."""
-        assert isinstance(state, DynamicState)
-        with metrics.timed("descriptor"):
-            extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
-            told = self._chunks(state, cohort)
-            descriptors = describe(extractor, told, engine)
-        metrics.send(told, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
-        metrics.count(told, forward=1)
-        with metrics.timed("clustering"):
-            clusters = self._group(descriptors, cohort.federation, told.ids)
-        assignment = state.assignment.copy()
-        assignment[list(told.ids)] = clusters.labels
-        count = len(clusters.centroids)
-        metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
+        """As FLUX; the model of everyone so far goes on as the general one."""
+        found = super()._cluster(state, cohort, engine, metrics)
+        assert isinstance(found, DynamicState)
         return replace(
-            state,
-            models=state.models.take([0] * count),
+            found,
             general=state.models,
-            assignment=assignment,
-            cluster_round=state.round,
-            extractor=extractor,
-            clusters=clusters,
-            described=told.ids,
-            told=(state.round,) * len(told),
-            descriptors=to_arrays(descriptors),
-            clustered=len(told),
-            used=(state.round,) * count,
-            accuracy=(state.accuracies[-1],) * count,
+            told=(state.round,) * len(found.described),
+            used=(state.round,) * len(found.models),
+            accuracy=(state.accuracies[-1],) * len(found.models),
             general_accuracy=state.accuracies[-1],
         )
 
@@ -159,7 +143,7 @@ class FluxDynamic(Flux):
             new = describe(state.extractor, fresh, engine)
             old = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
             changed = drifted(old, new, self.settings.false_alarms)
-            arrays = put_rows(state.descriptors, rows, to_arrays(add_descriptors(old, new)))
+            arrays = put_arrays(state.descriptors, rows, to_arrays(add_descriptors(old, new)))
         share = fresh.sizes("train").sum() / max(members.sizes("train").sum(), 1)
         metrics.send(fresh, up=client_bytes(new))
         metrics.count(fresh, forward=share)
@@ -169,7 +153,7 @@ class FluxDynamic(Flux):
             metrics.events.append(f"round {state.round}: {found}: {_numbers(moved)}")
             with metrics.timed("descriptor"):
                 now = describe(state.extractor, self._chunks(state, replace(members, ids=tuple(moved))), engine)
-                arrays = put_rows(arrays, rows[changed], to_arrays(now))
+                arrays = put_arrays(arrays, rows[changed], to_arrays(now))
             metrics.send(moved, up=client_bytes(now))
             metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
         done = set(fresh)
@@ -229,10 +213,6 @@ class FluxDynamic(Flux):
         placed = super()._place_newcomers(state, cohort, engine, metrics)
         assert isinstance(placed, DynamicState)
         return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
-
-    def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:
-        """Newcomers leave the chunks of later rounds alone, too."""
-        return super()._place(state, self._chunks(state, newcomers), engine)
 
     def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
         """Every member trains its cluster's model and, once there are clusters, the general one."""

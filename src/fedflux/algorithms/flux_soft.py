@@ -68,10 +68,6 @@ class FluxSoft(Flux):
         """Whether members describe themselves anew so many rounds after the first time."""
         return self.redescribe > 0 and rounds % self.redescribe == 0
 
-    def _told(self, state: FluxState, cohort: Cohort) -> Cohort:
-        """What members describe when they describe themselves anew: all that they hold."""
-        return cohort
-
     def _redescribe(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
         """Fresh descriptors of the members that have one, and clusters of everyone's, each going on from the models of
         the clusters before that it is like.
@@ -82,7 +78,7 @@ class FluxSoft(Flux):
         if not len(members) or state.extractor is None or state.clusters is None or state.descriptors is None:
             return state
         with metrics.timed("descriptor"):
-            fresh = describe(state.extractor, self._told(state, members), engine)
+            fresh = describe(state.extractor, self._told_by(state, members), engine)
         metrics.send(members, up=client_bytes(fresh))
         metrics.count(members, forward=1)
         rows = np.array([place[client] for client in members])

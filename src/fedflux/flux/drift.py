@@ -10,7 +10,6 @@ from fedflux.flux.clustering import Clusters
 from fedflux.flux.descriptor import Descriptors, make_descriptors
 from fedflux.flux.evidence import Pool, compare
 from fedflux.flux.moments import Moments
-from fedflux.flux.wire import Arrays, join_arrays
 
 FALSE_ALARMS = 0.01
 """Clients without drift, of a hundred that describe themselves anew, that may be said to drift: 1."""
@@ -71,14 +70,6 @@ def _effective(old: Descriptors, new: Descriptors) -> NDArray[np.float64]:
     total = np.maximum(squares[0] + squares[1], 1e-12)
     private = ((old.count_noise > 0) | (new.count_noise > 0))[:, None]
     return np.where(private, old.effective + new.effective, (old.count + new.count) ** 2 / total)
-
-
-def put_rows(arrays: Arrays, rows: NDArray[np.int64], new: Arrays) -> dict[str, NDArray[np.generic]]:
-    """Descriptors in their wire form with some clients' exchanged for new ones."""
-    joined = join_arrays([arrays, new])
-    index = np.arange(len(arrays["mean"]))
-    index[rows] = len(index) + np.arange(len(rows))
-    return {name: array if array.ndim == 0 else array[index] for name, array in joined.items()}
 
 
 def descend(new: Pool, old: Pool, alpha: float) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
