@@ -273,3 +273,17 @@ def test_one_process_at_a_time_works_in_a_folder(tmp_path: Path) -> None:
     with held(tmp_path / "run"), pytest.raises(BusyError, match="another process is working in"):
         run(tmp_path / "run")
     run(tmp_path / "run", rounds=2)
+
+
+@pytest.mark.parametrize("kept", [b"", b'{"time": "2026'], ids=["nothing", "half a line"])
+def test_a_kill_between_the_result_and_its_last_event_is_made_good(kept: bytes, tmp_path: Path) -> None:
+    run(tmp_path / "run")
+    events, result = tmp_path / "run" / "events.jsonl", tmp_path / "run" / "result.json"
+    lines = events.read_bytes().splitlines(keepends=True)
+    assert b'"finished"' in lines[-1]
+    events.write_bytes(b"".join(lines[:-1]) + kept)
+    before = result.stat().st_mtime_ns
+    for _ in range(2):
+        run(tmp_path / "run", resume=True)
+        assert events.read_text().count('"finished"') == 1
+    assert result.stat().st_mtime_ns == before

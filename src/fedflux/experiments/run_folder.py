@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedflux.errors import FedfluxError
-from fedflux.files import LOCK_FILE, append_line, check_ours, is_remnant, read_object, try_writing
+from fedflux.files import LOCK_FILE, append_line, check_ours, is_remnant, read_lines, read_object, try_writing
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
@@ -31,6 +31,8 @@ CHECKPOINTS = "checkpoints"
 MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE, GENERAL_FILE)
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
+FINISHED = "finished"
+"""The last event of a run."""
 TRIES = 200
 """How often a folder is entered that others remove at the same moment."""
 
@@ -124,6 +126,12 @@ def clear(folder: Path) -> None:
 def record_event(folder: Path, words: str) -> None:
     """Add a dated line to the run's events."""
     append_line(folder / EVENTS_FILE, {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": words})
+
+
+def record_finish(folder: Path) -> None:
+    """Add that the run is finished, once: one that was killed between its result and this line gets it when resumed."""
+    if not any(line.get("event") == FINISHED for line in read_lines(folder / EVENTS_FILE) if isinstance(line, dict)):
+        record_event(folder, FINISHED)
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

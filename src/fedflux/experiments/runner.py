@@ -21,7 +21,15 @@ from fedflux.engine import Engine, Work, make_engine, one_thread
 from fedflux.errors import FedfluxError
 from fedflux.experiments.config import RunConfig
 from fedflux.experiments.identity import HOW_AND_WHERE, folder_name, group, identity, label, revision
-from fedflux.experiments.run_folder import CONFIG_FILE, RESULT_FILE, ROUNDS_FILE, clear, held, read_config
+from fedflux.experiments.run_folder import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    ROUNDS_FILE,
+    clear,
+    held,
+    read_config,
+    record_finish,
+)
 from fedflux.experiments.sitting import Listener, Sitting, StoppedError, cohort_size
 from fedflux.experiments.store import STORE_FILE, Store
 from fedflux.experiments.tracking import check_trackers
@@ -76,6 +84,8 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) 
             if result is None:
                 sitting = Sitting(config, algorithm, engine, federation, view, folder, on_round, begin)
                 result = sitting.to_the_end(state, begun)
+            else:
+                record_finish(folder)
             if store is not None:
                 _enter(store, folder, begun, result)
     return result

@@ -28,6 +28,7 @@ from fedflux.experiments.run_folder import (
     SAMPLES_FILE,
     RoundLog,
     record_event,
+    record_finish,
 )
 from fedflux.experiments.samples import sample_images
 from fedflux.experiments.tracking import Several, make_tracker
@@ -189,7 +190,7 @@ class Sitting:
                 with written_whole(self.folder / name) as handle:
                     handle.write(save({key: tensor.contiguous().cpu() for key, tensor in models.tensors.items()}))
         write_json(self.folder / RESULT_FILE, result)
-        record_event(self.folder, "finished")
+        record_finish(self.folder)
 
     def _progress(self, state: Any, records: list[dict[str, Any]], events: tuple[str, ...]) -> Progress:
         scores = [score for score in records[-1]["validation"].values() if score is not None] if records else []
