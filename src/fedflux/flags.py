@@ -67,11 +67,17 @@ TRAINING: dict[str, tuple[Any, str]] = {
     **CLUSTERING,
     "cluster_round": (str, "FedAvg rounds before clustering, or auto: when C(r) fires (default: auto)"),
     "assignment": (str, f"late and unseen clients: calibrated or euclidean {default('assignment')}"),
+    "answer": (
+        str,
+        "cluster: the cluster's model alone; both: and a general one trained beside, as validation weighs them "
+        + default("answer"),
+    ),
     "novel": (str, f"unseen clients that fit no cluster: nearest cluster's model, or global {default('novel')}"),
     "novelty_level": (float, f"unseen clients of known patterns called novel, at most {default('novelty_level')}"),
     "components": (int, f"length l of the reduced latent {default('components')}"),
     "covariance": (str, f"diagonal or full {default('covariance')}"),
     "bounds": (str, f"S1 per coordinate, or the release's one scalar {default('bounds')}"),
+    "projector": (str, f"S2: synthetic (the paper's) or discriminant, for few examples a class {default('projector')}"),
     "redescribe": (int, f"flux-dynamic, flux-soft: describe clients anew every so many rounds {default('redescribe')}"),
     "false_alarms": (
         float,
@@ -103,7 +109,7 @@ KEEPING: dict[str, tuple[Any, str]] = {
 }
 FIDELITY = [
     *(name for name in PARTITION if name != "level"),
-    *("components", "covariance", "bounds", "model", "rounds", "epochs", "batch_size", "lr", "momentum"),
+    *("components", "covariance", "bounds", "projector", "model", "rounds", "epochs", "batch_size", "lr", "momentum"),
     *("engine", "device", "precision"),
 ]
 """What `fedflux fidelity` reads; the levels are a list there."""

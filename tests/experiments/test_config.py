@@ -114,6 +114,8 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"epochs": 0}, "--epochs 0"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"components": 0}, "--components 0"),
+        ({"answer": "both", "finetune": 2}, "leave out --answer both"),
+        ({"projector": "discriminant", "epsilon": 1.0}, "--projector discriminant"),
         ({"participation": 0.0}, "--participation 0.0"),
         ({"participation": 1.1}, "--participation 1.1"),
         ({"participation": float("nan")}, "--participation nan"),
@@ -197,6 +199,8 @@ OTHER: dict[str, Any] = {
     "components": 5,
     "covariance": "full",
     "bounds": "scalar",
+    "projector": "discriminant",
+    "answer": "both",
     "redescribe": 2,
     "false_alarms": 0.05,
     "dp": "paper",
@@ -231,8 +235,9 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
     "options",
     [
         {},
-        {**OTHER, "covariance": "diagonal"},  # full ones are not private
-        {**OTHER, "dp": None, "epsilon": None},
+        {**OTHER, "covariance": "diagonal", "projector": "synthetic", "answer": "cluster"},  # others are not private
+        {**OTHER, "dp": None, "epsilon": None, "answer": "cluster"},
+        {**OTHER, "dp": None, "epsilon": None, "finetune": 0},  # what is fine-tuned is one model
         {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"},
     ],
 )

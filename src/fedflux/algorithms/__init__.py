@@ -72,7 +72,7 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 }
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
-_DESCRIPTION |= {"novel", "novelty_level", "dp", "epsilon", "delta"}
+_DESCRIPTION |= {"projector", "answer", "novel", "novelty_level", "dp", "epsilon", "delta"}
 _ONE_MODEL = frozenset(("finetune",))
 """Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {
@@ -81,7 +81,9 @@ READS: dict[str, frozenset[str]] = {
     "oracle": _ONE_MODEL | _DESCRIPTION,
     "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
     "flux-prior": _ONE_MODEL | _DESCRIPTION,
-    "flux-dynamic": _ONE_MODEL | (_DESCRIPTION - {"novel"}) | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
+    "flux-dynamic": _ONE_MODEL
+    | (_DESCRIPTION - {"novel", "answer"})
+    | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
     "flux-soft": _ONE_MODEL | _DESCRIPTION | {"redescribe"},
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},

@@ -107,6 +107,8 @@ class Settings:
     """The share of clients without drift that may be said to drift when they describe themselves anew."""
     everyone: bool = True
     """Whether every client that is there takes part in every round; else who does is a matter of chance."""
+    beside: bool = False
+    """Train a general model beside the clusters' and answer with both, as validation weighs them."""
     novel: Literal["nearest", "global"] = "nearest"
     """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
     novelty_level: float = LEVEL

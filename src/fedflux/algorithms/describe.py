@@ -19,6 +19,7 @@ from fedflux.engine import Engine, Stack
 from fedflux.flux.accounting import Privacy
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
+from fedflux.flux.discriminant import BREADTH, ScatterStatistic, client_scatter, fit_discriminant, merge_scatter
 from fedflux.flux.moments import Moments, MomentStatistic, moments
 from fedflux.flux.projector import COMPONENTS, POINTS, Projector, fit_projector
 from fedflux.flux.wire import Arrays, over_the_wire, to_arrays
@@ -32,6 +33,8 @@ class DescriptorSettings:
     points: int = POINTS
     full_covariance: bool = False
     scalar_bounds: bool = False
+    discriminant: bool = False
+    """A projector onto the directions in which classes and clients differ, instead of the paper's."""
     privacy: Privacy | None = None
 
 
@@ -44,6 +47,18 @@ class Extractor:
     projector: Projector
     full_covariance: bool
     privacy: Privacy | None = None
+    scatter_bytes: int = 0
+    """What every member of the trigger round sent besides its bounds, where the projector was found from scatter."""
+
+    @property
+    def up(self) -> int:
+        """Bytes that S1 and S2 took from each member."""
+        return self.bounds.nbytes + self.scatter_bytes
+
+    @property
+    def down(self) -> int:
+        """Bytes that S1 and S2 bring to a client: bounds, from which the paper's projector follows, and any other."""
+        return self.bounds.nbytes + (self.projector.nbytes if self.scatter_bytes else 0)
 
 
 def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor:
@@ -62,8 +77,17 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
     bounds = merge_bounds([client_bounds(one) for one in ranges])
     if settings.scalar_bounds:
         bounds = scalar_bounds(bounds)
-    projector = fit_projector(bounds, settings.components, settings.points)
-    return Extractor(reference, bounds, projector, settings.full_covariance, privacy)
+    if not settings.discriminant:
+        projector = fit_projector(bounds, settings.components, settings.points)
+        return Extractor(reference, bounds, projector, settings.full_covariance, privacy)
+    base = fit_projector(bounds, BREADTH, max(settings.points, 2 * BREADTH))
+    statistic = ScatterStatistic(base, cohort.federation.classes)
+    sums = []
+    for part in cohort.parts("train"):
+        sums += engine.reduce(reference, part.held("train"), statistic)
+    scatter = merge_scatter([client_scatter(one) for one in sums])
+    projector = fit_discriminant(base, scatter, settings.components)
+    return Extractor(reference, bounds, projector, settings.full_covariance, privacy, scatter.nbytes)
 
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:

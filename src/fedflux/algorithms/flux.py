@@ -9,8 +9,9 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate, by_membership
 from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.general import apart, best_share, hear, jobs_beside, jobs_of
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
+from fedflux.engine import Engine, Key, Predictor, Stack, Verdict
 from fedflux.errors import FedfluxError
 from fedflux.flux.clustering import Clusters, find_clusters, takes, with_centroids
 from fedflux.flux.descriptor import Descriptors
@@ -20,6 +21,10 @@ from fedflux.flux.wire import client_bytes, from_arrays, join_arrays, to_arrays
 UNPLACED = -1
 GROWTH = 1.5
 """Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
+
+
+FEW = 10
+"""Distinct examples a class, typically, below which another projector is worth a hint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,6 +44,10 @@ class FluxState:
     """As they were sent, which is an eighth of what is computed with: there may be very many."""
     clustered: int = 0
     """How many of the described clients the clusters were found from; later ones were placed."""
+    general: Stack | None = None
+    """One model for everyone, trained beside the clusters', where the method keeps one."""
+    share: float = 0.0
+    """The general model's part in the answer to a known client."""
 
 
 def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters) -> Stack:
@@ -65,7 +74,7 @@ class Flux:
 
     settings: Settings
     grouping: Literal["found", "prior", "true"] = "found"
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
 
     @property
     def uses_truth(self) -> bool:
@@ -86,6 +95,7 @@ class Flux:
             state = self._place_newcomers(state, cohort, engine, metrics)
             state = self._refine(state, cohort.federation, metrics)
         state = self._train(state, cohort, engine, metrics)
+        state = self._weigh(state, cohort, engine, metrics)
         scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
         if state.clusters is None:
@@ -101,15 +111,39 @@ class Flux:
         return should_cluster(state.accuracies, self.settings.rounds)
 
     def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """Every member trains its cluster's model and, where there is one, the general one."""
         cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
-        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+        training, key, sizes = self.settings.training, Key(self.settings.seed, state.round), cohort.sizes("train")
+        general = state.general
         with metrics.timed("training"):
-            key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-            models = aggregate(state.models, trained, cluster, cohort.sizes("train"))
-        metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
-        return replace(state, models=models)
+            if general is None:
+                trained = engine.train(state.models, cohort, jobs_of(cohort, cluster), training, key)
+            else:
+                jobs = jobs_beside(cohort, cluster, len(state.models))
+                stack = Stack.together([state.models, general])
+                trained, general = apart(engine.train(stack, cohort, jobs, training, key), sizes)
+            models = self._average(state, trained, cluster, sizes)
+        each = 1 if general is None else 2
+        metrics.send(cohort, up=each * models.model_bytes(), down=each * models.model_bytes())
+        metrics.count(cohort, models_down=each, models_up=each, training=each * training.epochs)
+        return replace(state, models=models, general=general)
+
+    def _average(
+        self, state: FluxState, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]
+    ) -> Stack:
+        """The clusters' models from what their members trained."""
+        return aggregate(state.models, trained, cluster, sizes)
+
+    def _weigh(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """How far the general model is heard from now on, where known clients are answered by both."""
+        if not self.settings.beside or state.general is None:
+            return state
+        cluster = state.assignment[list(cohort.ids)]
+        share, tried = best_share(state.models, state.general, cluster, cohort, engine)
+        if share != state.share:
+            told = ", ".join(f"{part:g}: {100 * accuracy:.1f} %" for part, accuracy in tried.items())
+            metrics.events.append(f"round {state.round}: the general model's part is {share:g} ({told})")
+        return replace(state, share=share)
 
     def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
         """The data that members describe: all that they hold."""
@@ -121,14 +155,15 @@ class Flux:
             extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
             told = self._told_by(state, cohort)
             descriptors = describe(extractor, told, engine)
-        metrics.send(told, up=extractor.bounds.nbytes + client_bytes(descriptors), down=extractor.bounds.nbytes)
-        metrics.count(told, forward=1)
+        metrics.send(told, up=extractor.up + client_bytes(descriptors), down=extractor.down)
+        metrics.count(told, forward=2 if extractor.scatter_bytes else 1)
         with metrics.timed("clustering"):
             clusters = self._group(descriptors, cohort.federation, told.ids)
         assignment = state.assignment.copy()
         assignment[list(told.ids)] = clusters.labels
         count = len(clusters.centroids)
         metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
+        metrics.events += self._hints(state, descriptors)
         return replace(
             state,
             models=state.models.take([0] * count),
@@ -139,7 +174,15 @@ class Flux:
             described=told.ids,
             descriptors=to_arrays(descriptors),
             clustered=len(told),
+            general=state.models if self.settings.beside else None,
         )
+
+    def _hints(self, state: FluxState, descriptors: Descriptors) -> list[str]:
+        """What would see finer, where examples are so few that the paper's projector may hide a shift."""
+        how, held = self.settings.descriptor, descriptors.effective[:, 1:][descriptors.effective[:, 1:] > 0]
+        if how.discriminant or how.privacy is not None or not len(held) or (few := float(np.median(held))) >= FEW:
+            return []
+        return [f"round {state.round}: {few:.0f} examples a class: --projector discriminant may see finer"]
 
     def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
         """Cluster everyone who is described by now, once they are many more or nobody is left to come.
@@ -181,7 +224,7 @@ class Flux:
             descriptors, placed = self._place(state, told, engine)
         assignment = state.assignment.copy()
         assignment[newcomers] = placed
-        down = state.extractor.bounds.nbytes + state.models.model_bytes()
+        down = state.extractor.down + state.models.model_bytes()
         metrics.send(newcomers, up=client_bytes(descriptors), down=down)
         metrics.count(newcomers, models_down=1, forward=1)
         return replace(
@@ -216,10 +259,11 @@ class Flux:
         return self._place_newcomers(state, clients, engine, metrics), metrics
 
     def known(self, state: FluxState, clients: Cohort, engine: Engine) -> Predictor:
-        """The model of the cluster that each client's training data was put in."""
+        """The model of the cluster that each client's training data was put in, and the general one as it is heard."""
         if state.clusters is None:
             return Predictor.shared(state.models, np.ones(1), len(clients))
-        return Predictor.single(state.models, np.maximum(state.assignment[list(clients.ids)], 0))
+        own = Predictor.single(state.models, np.maximum(state.assignment[list(clients.ids)], 0))
+        return hear(own, state.general, state.share)
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
         """The model of the cluster whose P(X) fits best (Algorithm 2); whoever fits none is told so."""
@@ -230,7 +274,8 @@ class Flux:
         found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
         verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
         predictor = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
-        return with_general_model(predictor, state) if how.novel == "global" else predictor
+        predictor = with_general_model(predictor, state) if how.novel == "global" else predictor
+        return hear(predictor, state.general, state.share)
 
     def assignment(self, state: FluxState) -> NDArray[np.int64]:
         """The cluster of every client, −1 where it has none yet."""

@@ -7,11 +7,12 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import RoundMetrics, aggregate
+from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.describe import describe, describe_unlabelled
 from fedflux.algorithms.flux import GROWTH, Flux, FluxState
+from fedflux.algorithms.general import hear
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
+from fedflux.engine import Engine, Predictor, Stack, Verdict
 from fedflux.flux.clustering import takes
 from fedflux.flux.drift import add_descriptors, descend, drifted, with_past
 from fedflux.flux.wire import client_bytes, from_arrays, put_arrays, to_arrays
@@ -29,8 +30,6 @@ NAMED = 20
 class DynamicState(FluxState):
     """FLUX's state, whose models and clusters go on after those of now with past ones that nobody is in any more."""
 
-    general: Stack | None = None
-    """One model for everyone, trained beside the clusters': for whom no cluster fits."""
     used: tuple[int, ...] = ()
     """The round in which each cluster last was somebody's."""
     accuracy: tuple[float, ...] = ()
@@ -53,7 +52,7 @@ class FluxDynamic(Flux):
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    revision: ClassVar[int] = 2
+    revision: ClassVar[int] = 3
 
     def init(self, federation: Federation, engine: Engine) -> DynamicState:
         """One model, nobody placed."""
@@ -66,7 +65,9 @@ class FluxDynamic(Flux):
         metrics = RoundMetrics()
         if state.clusters is not None:
             state = self._follow(state, cohort, engine, metrics)
-        state = self._train(state, cohort, engine, metrics)
+        trained = self._train(state, cohort, engine, metrics)
+        assert isinstance(trained, DynamicState)
+        state = trained
         scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
         if state.general is not None:
@@ -214,25 +215,6 @@ class FluxDynamic(Flux):
         assert isinstance(placed, DynamicState)
         return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
 
-    def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
-        """Every member trains its cluster's model and, once there are clusters, the general one."""
-        assert isinstance(state, DynamicState)
-        if state.general is None:
-            begun = super()._train(state, cohort, engine, metrics)
-            return replace(state, models=begun.models)
-        last = len(state.models)
-        cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
-        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
-        jobs += [Job(client, (last,)) for client in cohort]
-        with metrics.timed("training"):
-            both = Stack.together([state.models, state.general])
-            trained = engine.train(both, cohort, jobs, self.settings.training, Key(self.settings.seed, state.round))
-            sizes = np.tile(cohort.sizes("train"), 2)
-            models = aggregate(both, trained, np.concatenate([cluster, np.full(len(cohort), last)]), sizes)
-        metrics.send(cohort, up=2 * models.model_bytes(), down=2 * models.model_bytes())
-        metrics.count(cohort, models_down=2, models_up=2, training=2 * self.settings.training.epochs)
-        return replace(state, models=models.take(np.arange(last)), general=models.take([last]))
-
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
         """The general model, and that of the cluster, now or past, whose P(X) fits best: a mixture of the two."""
         assert isinstance(state, DynamicState)
@@ -241,12 +223,9 @@ class FluxDynamic(Flux):
         descriptors = describe_unlabelled(state.extractor, features, engine)
         how = self.settings
         found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
-        part = np.where(found.novel, MORE, HALF)
-        weights = np.zeros((len(part), len(state.models) + 1))
-        weights[np.arange(len(part)), found.nearest] = 1 - part
-        weights[:, -1] = part
         verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
-        return Predictor(Stack.together([state.models, state.general]), weights, found.distances, verdict=verdict)
+        own = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
+        return hear(own, state.general, np.where(found.novel, MORE, HALF))
 
 
 def _measured(

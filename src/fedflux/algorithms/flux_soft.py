@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.describe import describe, describe_unlabelled
 from fedflux.algorithms.flux import Flux, FluxState, with_general_model
+from fedflux.algorithms.general import hear
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack, Verdict
+from fedflux.engine import Engine, Predictor, Stack, Verdict
 from fedflux.flux.soft import heirs, mixture, sharing
 from fedflux.flux.wire import client_bytes, from_arrays, put_arrays, to_arrays
 
@@ -49,7 +50,7 @@ class FluxSoft(Flux):
     redescribe: int = 0
     """Every how many rounds members describe themselves anew and V is made anew; 0: never, for data that stays as it
     is. V follows what clients hold, so nobody need find out that they drifted."""
-    revision: ClassVar[int] = 1
+    revision: ClassVar[int] = 2
 
     def init(self, federation: Federation, engine: Engine) -> SoftState:
         """One model, nobody placed."""
@@ -118,20 +119,14 @@ class FluxSoft(Flux):
             found = sharing(state.clusters.pool, self.settings.clusterer.alpha)
         return replace(state, sharing=found)
 
-    def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
-        """Every member trains from its model; models average over all that they may borrow from."""
+    def _average(
+        self, state: FluxState, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]
+    ) -> Stack:
+        """Models average over all that they may borrow from."""
         assert isinstance(state, SoftState)
         if state.sharing is None:
-            return super()._train(state, cohort, engine, metrics)
-        cluster = state.assignment[list(cohort.ids)]
-        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
-        with metrics.timed("training"):
-            key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-            models = lend(state.models, trained, cluster, cohort.sizes("train"), state.sharing)
-        metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
-        return replace(state, models=models)
+            return super()._average(state, trained, cluster, sizes)
+        return lend(state.models, trained, cluster, sizes, state.sharing)
 
     def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
         """A mixture of the models of the clusters whose P(X) fits, of one where one alone does."""
@@ -142,7 +137,8 @@ class FluxSoft(Flux):
         verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
         weights = mixture(found.distances, descriptors.mean.shape[2])
         predictor = Predictor(state.models, weights, found.distances, verdict=verdict)
-        return with_general_model(predictor, state) if self.settings.novel == "global" else predictor
+        predictor = with_general_model(predictor, state) if self.settings.novel == "global" else predictor
+        return hear(predictor, state.general, state.share)
 
 
 def _same(shares: NDArray[np.float64]) -> bool:

@@ -51,6 +51,7 @@ class RunConfig:
     clusterer: str = "calibrated"
     significance: float = ALPHA
     assignment: Literal["calibrated", "euclidean"] = "calibrated"
+    answer: Literal["cluster", "both"] = "cluster"
     novel: Literal["nearest", "global"] = "nearest"
     novelty_level: float = LEVEL
     cluster_round: int | Literal["auto"] = "auto"
@@ -58,6 +59,7 @@ class RunConfig:
     components: int = 10
     covariance: Literal["diagonal", "full"] = "diagonal"
     bounds: Literal["coordinate", "scalar"] = "coordinate"
+    projector: Literal["synthetic", "discriminant"] = "synthetic"
     redescribe: int = 1
     false_alarms: float = FALSE_ALARMS
     dp: Literal["gaussian", "paper"] | None = None
@@ -85,6 +87,8 @@ class RunConfig:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
         if self.finetune < 0:
             raise FedfluxError(f"--finetune {self.finetune}: give 0 or more epochs")
+        if self.finetune and self.answer == "both" and "answer" in READS.get(self.algorithm, ()):
+            raise FedfluxError("--finetune goes on from one model a client: leave out --answer both")
         if not 0 < self.participation <= 1:
             raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
         if not (isfinite(self.lr) and self.lr > 0):
@@ -117,6 +121,8 @@ class RunConfig:
             opendp()
             if self.covariance == "full":
                 raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
+            if self.projector != "synthetic":
+                raise FedfluxError(f"--projector {self.projector} asks for more than --epsilon protects: leave it out")
         check_level(self.level)
         check_clusterer(self.clusterer)
         if self.algorithm not in ALGORITHMS:
@@ -178,6 +184,7 @@ class RunConfig:
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
             everyone=self.participation == 1,
+            beside=self.answer == "both",
             novel=self.novel,
             novelty_level=self.novelty_level,
             true_count=self.clusters == "true",
@@ -186,6 +193,7 @@ class RunConfig:
                 components=self.components,
                 full_covariance=self.covariance == "full",
                 scalar_bounds=self.bounds == "scalar",
+                discriminant=self.projector == "discriminant",
                 privacy=self.privacy(),
             ),
         )

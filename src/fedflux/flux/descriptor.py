@@ -160,11 +160,15 @@ def effective_counts(
     rows: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int | None
 ) -> NDArray[np.float64]:
     """Kish's n²/Σc² for everything and for each class, c being the copies a client holds of each distinct example."""
-    groups = [np.ones(len(rows), dtype=bool)]
-    if labels is not None and classes is not None:
-        groups += [labels == u for u in range(classes)]
-    counts = []
-    for members in groups:
-        copies = np.unique(rows[members], return_counts=True)[1]
-        counts.append(copies.sum() ** 2 / (copies**2).sum() if len(copies) else 0.0)
-    return np.array(counts, dtype=np.float64)
+    number, copies = np.unique(rows, return_inverse=True, return_counts=True)[1:]
+    counts = _kish(np.zeros(len(copies), dtype=np.int64), copies, 1)
+    if labels is None or classes is None:
+        return counts
+    keys, copies_of_class = np.unique(labels * len(copies) + number.reshape(-1), return_counts=True)
+    return np.concatenate([counts, _kish(keys // max(len(copies), 1), copies_of_class, classes)])
+
+
+def _kish(group: NDArray[np.int64], copies: NDArray[np.int64], groups: int) -> NDArray[np.float64]:
+    """(Σc)²/Σc² by group, 0 where a group is empty."""
+    total, squares = (np.bincount(group, weights=power, minlength=groups) for power in (copies, copies**2))
+    return np.asarray(total**2 / np.maximum(squares, 1.0))

@@ -25,6 +25,11 @@ class Projector:
     def __len__(self) -> int:
         return len(self.components)
 
+    @property
+    def nbytes(self) -> int:
+        """What sending it costs, in single precision."""
+        return 4 * (self.components.size + self.mean.size)
+
     def project(self, latents: Tensor) -> Tensor:
         """Reduced latents in float64, on the latents' device."""
         mean, turned = _on(self, latents.device)

@@ -14,7 +14,8 @@ ROWS = 4096
 
 def group_sums(values: NDArray[np.floating], group: NDArray[np.int64], groups: int) -> Array:
     """Rows with the same number in `group` (0…groups − 1) added up in their order, in double precision."""
-    indicator = csr_matrix((np.ones(len(group)), (group, np.arange(len(group)))), shape=(groups, len(group)))
+    order, ends = np.argsort(group, kind="stable"), np.cumsum(np.bincount(group, minlength=groups))
+    indicator = csr_matrix((np.ones(len(group)), order, np.concatenate([[0], ends])), shape=(groups, len(group)))
     flat = values.reshape(len(values), -1)
     return np.asarray(indicator @ flat).reshape(groups, *values.shape[1:])
 

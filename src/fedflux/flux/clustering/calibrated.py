@@ -9,6 +9,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.neighbors import NearestNeighbors
 
 from fedflux.flux.clustering.neighbours import approximate_neighbours
+from fedflux.flux.clustering.settling import settled
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import EFFECT_FLOOR, Array, Index, Pool, compare, log_splits
 from fedflux.flux.sums import EXACT
@@ -30,7 +31,8 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     Groups that look most alike merge first; two groups merge only if the hypothesis that all their clients hold one
     distribution survives at level `alpha`, corrected for the number of ways the union could have been parted and for
-    the number of such unions in the federation. What is left when no merge survives are the clusters.
+    the number of such unions in the federation. What is left when no merge survives are the clusters, and clients
+    that another of them explains clearly better than their own move there.
 
     Up to 65 groups every pair is tested, up to 20,000 each group with its eight nearest; beyond, neighbours are looked
     for in cells nearby instead of everywhere. The tests, and with them the level, are the same at every size.
@@ -77,7 +79,9 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             else:  # nothing new among what changed: look at every pair once more before stopping
                 changed, scouting = np.ones(len(pool), dtype=bool), False
                 asking = changed
-        self.labels_, self.pool_ = labels, pool
+        clients = Pool.of(X)  # again, so that very many single clients are not held while groups merge
+        self.labels_ = settled(clients, labels)
+        self.pool_ = pool if self.labels_ is labels else clients.merge(self.labels_)
         return self
 
     def _test(self, pool: Pool, first: Index, second: Index, clients: int) -> "_Pairs":

@@ -1,0 +1,72 @@
+"""FLUX with `--projector discriminant`: one more question to the members, and sight where examples are few."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.algorithms.playing import SETTINGS, engine_of, play, saved, small
+
+import fedflux
+from fedflux.algorithms import Flux, Settings
+from fedflux.algorithms.checks import check_labels_stay_out, check_resumes
+from fedflux.algorithms.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.flux.discriminant import BREADTH
+from fedflux.flux.wire import client_bytes
+
+DISCRIMINANT = DescriptorSettings(components=5, discriminant=True)
+CLUSTERED = replace(SETTINGS, cluster_round=2)
+
+
+def discriminant(settings: Settings) -> Flux:
+    return Flux(replace(settings, descriptor=DISCRIMINANT))
+
+
+@pytest.mark.parametrize("check", [check_labels_stay_out, check_resumes])
+def test_the_promises_of_an_algorithm_hold(check: Any) -> None:
+    check(discriminant)
+
+
+def test_descriptors_stay_as_long_and_scatter_is_counted_once() -> None:
+    view = small("px", level=4, clients=6, fraction=1.0)
+    engine = engine_of(view)
+    cohort = view.cohort(range(6), 1)
+    made = {
+        how: fit_extractor(engine.initial(), cohort, engine, DescriptorSettings(components=5, discriminant=how))
+        for how in (False, True)
+    }
+    descriptors = {how: describe(extractor, cohort, engine) for how, extractor in made.items()}
+    assert client_bytes(descriptors[True]) == client_bytes(descriptors[False])
+    latent = len(made[True].bounds.low)
+    breadth = min(BREADTH, latent)
+    assert made[False].up == made[False].down == made[True].bounds.nbytes
+    assert made[True].up == made[True].bounds.nbytes + 4 * (breadth * (breadth + 1) + breadth + 2)
+    assert made[True].down == made[True].bounds.nbytes + 4 * (5 * latent + latent)
+    _, history = play(discriminant(CLUSTERED), view, engine, 3)
+    _, plain = play(Flux(replace(CLUSTERED, descriptor=DescriptorSettings(components=5))), view, engine, 3)
+    sent = [found.up[0] - other.up[0] for found, other in zip(history, plain, strict=True)]
+    assert sent == [0, made[True].scatter_bytes, 0]
+
+
+def test_late_clients_are_described_with_the_same_projector() -> None:
+    view = small("px", level=4, clients=6, fraction=1.0)
+    engine = engine_of(view)
+    members = {1: range(4), 2: range(4), 3: range(6)}
+    state, _ = play(discriminant(CLUSTERED), view, engine, 2, members.__getitem__)
+    later, _ = play(discriminant(CLUSTERED), view, engine, 3, members.__getitem__, saved(state))
+    assert set(later.described) == set(range(6))
+    np.testing.assert_array_equal(later.extractor.projector.components, state.extractor.projector.components)
+
+
+def test_few_examples_of_conflicting_labels_are_told_apart_better(tmp_path: Path) -> None:
+    """Fifty clients of two dozen digits, many permutations of five labels; and who does not ask for it gets a hint."""
+    settings: dict[str, Any] = {"shift": "pygx", "level": 5, "clients": 50, "rounds": 8, "until": "clustered"}
+    right = {
+        name: fedflux.run(**settings, projector=name, out=tmp_path / name)["pairs_right"]
+        for name in ("synthetic", "discriminant")
+    }
+    assert right["discriminant"] > right["synthetic"] + 0.1
+    told = {name: (tmp_path / name / "rounds.jsonl").read_text() for name in right}
+    assert "2 examples a class: --projector discriminant may see finer" in told["synthetic"]
+    assert "--projector" not in told["discriminant"]

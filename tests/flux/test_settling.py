@@ -1,0 +1,79 @@
+"""Settling mends what merging got wrong, and leaves alone what is right."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from tests.flux.making import Population, describe_samples
+
+from fedflux.flux.clustering.calibrated import CalibratedClustering
+from fedflux.flux.clustering.settling import settled
+from fedflux.flux.descriptor import Descriptors
+from fedflux.flux.evidence import Pool
+
+CLASSES, KINDS, EACH = 6, 5, 8
+
+
+@pytest.fixture(scope="module")
+def relabelled() -> tuple[Descriptors, np.ndarray]:
+    """Forty clients of thirty examples, eight to each of five orders of the labels."""
+    world, rng = Population(1, CLASSES, 6, gap=1.5), np.random.default_rng(1)
+    orders = [rng.permutation(CLASSES) for _ in range(KINDS)]
+    truth = np.arange(KINDS * EACH) % KINDS
+    clients = []
+    for kind in truth:
+        x, y = world.draw(rng, 30)
+        clients.append((x, orders[kind][y]))
+    return describe_samples(clients, CLASSES), truth
+
+
+def test_clients_in_the_wrong_cluster_move_to_their_own(relabelled: tuple[Descriptors, np.ndarray]) -> None:
+    descriptors, truth = relabelled
+    wrong = truth.copy()
+    wrong[:4] = (truth[:4] + 1) % KINDS
+    np.testing.assert_array_equal(settled(Pool.of(descriptors), wrong), truth)
+
+
+def test_true_clusters_stay(relabelled: tuple[Descriptors, np.ndarray]) -> None:
+    descriptors, truth = relabelled
+    assert settled(Pool.of(descriptors), truth) is truth
+
+
+def test_a_client_alone_stays_alone(relabelled: tuple[Descriptors, np.ndarray]) -> None:
+    descriptors, _ = relabelled
+    alone = np.arange(len(descriptors))
+    assert settled(Pool.of(descriptors), alone) is alone
+
+
+def test_clusters_that_differ_in_labels_alone_stay() -> None:
+    world, rng = Population(2, CLASSES, 6), np.random.default_rng(2)
+    shares = np.array([[0.4, 0.3, 0.1, 0.1, 0.05, 0.05], [0.05, 0.05, 0.1, 0.1, 0.3, 0.4]])
+    truth = np.arange(30) % 2
+    descriptors = describe_samples([world.draw(rng, 60, shares[kind]) for kind in truth], CLASSES)
+    assert settled(Pool.of(descriptors), truth) is truth
+    wrong = truth.copy()
+    wrong[0] = 1
+    np.testing.assert_array_equal(settled(Pool.of(descriptors), wrong), truth)
+
+
+def test_one_distribution_parted_by_chance_hardly_moves() -> None:
+    """The level of a move is one in 400 for a given other cluster: forty clients must not run to and fro."""
+    world, rng = Population(3, CLASSES, 6), np.random.default_rng(3)
+    descriptors = describe_samples([world.draw(rng, 60) for _ in range(40)], CLASSES)
+    parted = np.arange(40) % 2
+    assert (settled(Pool.of(descriptors), parted) != parted).sum() <= 2
+
+
+def test_under_privacys_noise_everyone_stays(relabelled: tuple[Descriptors, np.ndarray]) -> None:
+    descriptors, truth = relabelled
+    noisy = replace(descriptors, noise=descriptors.noise + 0.1)
+    wrong = (truth + 1) % KINDS
+    assert settled(Pool.of(noisy), wrong) is wrong
+
+
+def test_the_clusterer_returns_the_pool_of_what_it_returns(relabelled: tuple[Descriptors, np.ndarray]) -> None:
+    descriptors, _ = relabelled
+    found = CalibratedClustering().fit(descriptors)
+    expected = Pool.of(descriptors).merge(found.labels_)
+    np.testing.assert_allclose(found.pool_.mean, expected.mean, atol=1e-12)
+    np.testing.assert_array_equal(found.pool_.members, expected.members)
