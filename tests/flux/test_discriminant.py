@@ -27,7 +27,9 @@ def scatter_of(base: Projector, clients: list[tuple[Array, NDArray[np.int64]]], 
     return merge_scatter([client_scatter(statistic.add(None, torch.tensor(x), torch.tensor(y))) for x, y in clients])
 
 
-def world(seed: int, clients: int = 20, size: int = 60, relabel: bool = False) -> tuple[list, Array, Array]:
+def world(
+    seed: int, clients: int = 20, size: int = 60, relabel: bool = False
+) -> tuple[list[tuple[Array, NDArray[np.int64]]], Array, Array]:
     """Classes a few deviations apart in a few directions of many, of which some are loud and say nothing."""
     rng = np.random.default_rng(seed)
     loudness = np.exp(rng.uniform(-1, 2, LATENT))

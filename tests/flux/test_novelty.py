@@ -170,10 +170,25 @@ def test_placement_is_the_same_as_without_the_judgement() -> None:
     np.testing.assert_array_equal(bare.nearest, setting.clusters.marginals.nearest(unseen)[0])
 
 
-def test_no_validation_and_no_variation_still_give_numbers() -> None:
+def test_no_variation_still_gives_numbers() -> None:
     z = np.ones((20, 10))
-    flat = describe_samples([(z, np.zeros(20, np.int64))], 1)
+    flat = describe_samples([(z, np.zeros(20, np.int64))], 1, validation=[z[:5]])
     found = with_centroids(flat, np.zeros(1, np.int64)).judge(unlabelled([z, z + 1]))
     assert np.isfinite(found.score).all()
     assert found.novel.tolist() == [False, True]
     np.testing.assert_array_equal(found.confidence, 1.0)
+
+
+def test_without_any_validation_part_nobody_is_called_novel() -> None:
+    """Means of trained images are no yardstick for others: better to say nothing than to call everyone novel."""
+    setting = Setting(11, learnt=0.3)
+    alone = replace(
+        setting.descriptors,
+        validation_mean=np.zeros_like(setting.descriptors.validation_mean),
+        validation_count=np.zeros_like(setting.descriptors.validation_count),
+    )
+    clusters, strangers = with_centroids(alone, setting.labels), setting.unseen(20, apart=2.0)
+    assert setting.clusters.judge(strangers).novel.all()
+    found = clusters.judge(strangers)
+    assert not found.novel.any()
+    assert (found.score == 1).all()

@@ -42,6 +42,8 @@ class Null:
     """d ≤ l: in how many directions members differ, as the tail of a sum of squares sees it."""
     freedom: float
     """ν: degrees of freedom behind φ."""
+    calibrated: bool = True
+    """Whether anybody held a validation part to learn it from; else nobody is called novel."""
 
     @staticmethod
     def of(descriptors: Descriptors, labels: NDArray[np.int64], marginals: Marginals) -> "Null":
@@ -54,7 +56,7 @@ class Null:
         noise = shaken / marginals.weight**2
         held = np.flatnonzero(descriptors.validation_count > 0)
         if not len(held):
-            return Null(noise, 1.0, 0.0, float(marginals.mean.shape[1]), CERTAIN)
+            return Null(noise, 1.0, 0.0, float(marginals.mean.shape[1]), CERTAIN, calibrated=False)
         own, members = labels[held], np.bincount(labels, minlength=clusters)
         alone = members[own] == 1
         left = np.where(alone, 0.0, weight[held])
@@ -131,6 +133,8 @@ def judge(
         evidence -= evidence.max(axis=1, keepdims=True)
         likely = np.exp(evidence)
         sure[rows] = likely[np.arange(len(count)), nearest[rows]] / likely.sum(axis=1)
+    if not null.calibrated:
+        score[:] = 1.0  # trained images against others prove nothing
     return Judgement(nearest, distances, score, score < level, sure)
 
 
