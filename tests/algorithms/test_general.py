@@ -1,6 +1,7 @@
 """`--answer both`: clusters' models stay FLUX's, the general one is FedAvg's, and validation says who is heard."""
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -8,15 +9,17 @@ import pytest
 import torch
 from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, saved, small
 
-from fedflux.algorithms import FedAvg, Flux
+import fedflux
+from fedflux.algorithms import FedAvg, Flux, RoundMetrics
 from fedflux.algorithms.checks import check_resumes
 from fedflux.algorithms.flux_soft import FluxSoft
-from fedflux.algorithms.general import SHARES, best_share, hear
+from fedflux.algorithms.general import SHARES, elected, hear, votes
 from fedflux.data import Federation
 from fedflux.engine import Predictor, Stack
 
 CLUSTERED = replace(SETTINGS, cluster_round=2)
 BOTH = replace(CLUSTERED, beside=True)
+ONLY_GENERAL = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -52,10 +55,12 @@ def test_where_labels_conflict_nobody_listens_to_it() -> None:
     state, _ = play(Flux(settings), conflict, engine, 8)
     assert len(state.models) > 1
     everyone = conflict.cohort(range(6))
-    own = engine.evaluate(Flux(settings).known(replace(state, share=0.0), everyone, engine), everyone, "validation")
-    shared = engine.evaluate(Flux(settings).known(replace(state, share=1.0), everyone, engine), everyone, "validation")
+    own = engine.evaluate(Flux(settings).known(replace(state, ballot=()), everyone, engine), everyone, "validation")
+    shared = engine.evaluate(
+        Flux(settings).known(replace(state, ballot=ONLY_GENERAL), everyone, engine), everyone, "validation"
+    )
     assert own.mean() > shared.mean() + 0.1
-    assert state.share <= 0.5  # a half changes an answer only where the cluster's model is the less sure of the two
+    assert state.share <= 0.4  # below a half it changes an answer only where the cluster's model is the less sure
 
 
 def models_that_say(*answers: int) -> Stack:
@@ -76,21 +81,41 @@ class Ballot:
 
 
 def test_the_smallest_part_that_serves_members_best_is_taken() -> None:
-    cluster, cohort = np.array([3, 5, 3]), range(3)
-    wrong, right = models_that_say(0, 0, 0, 0, 0, 0), models_that_say(1)
-    share, tried = best_share(wrong, right, cluster, cohort, Ballot())  # type: ignore[arg-type]
-    assert share == 0.75  # at a half the first of equals wins
-    assert tried == {0.0: 0, 0.25: 0, 0.5: 0, 0.75: 1, 1.0: 1}
-    assert best_share(models_that_say(*[1] * 6), models_that_say(0), cluster, cohort, Ballot())[0] == 0  # type: ignore[arg-type]
+    engine: Any = Ballot()
+    cohort: Any = range(3)
+    wrong, right = models_that_say(0, 0, 0), models_that_say(1)
+    found = votes(Predictor.single(wrong, np.array([0, 2, 0])), right, cohort, engine)
+    assert found.tolist() == [0, 0, 0, 2, 2, 2]
+    assert elected(found.tolist()) == 0.6
+    own = Predictor.single(right.take([0, 0]), np.array([0, 1, 0]))
+    assert elected(votes(own, wrong.take([0]), cohort, engine).tolist()) == 0
+    assert elected(()) == 0
 
 
-def test_nobody_with_a_validation_part_means_nobody_listens() -> None:
+def test_votes_of_earlier_rounds_count_and_silence_changes_nothing(turned: Federation) -> None:
+    engine = engine_of(turned)
+    state, _ = play(Flux(BOTH), turned, engine, 3)
+    told = replace(state, ballot=tuple(1e6 * (share == 0.8) for share in SHARES))
+    later, _ = play(Flux(BOTH), turned, engine, 4, state=told)
+    assert later.share == 0.8
+    assert later.ballot[4] >= 5e5
+
     class Silent:
         def evaluate(self, predictor: Predictor, cohort: Any, split: str) -> np.ndarray:
             return np.full(len(predictor.weights), np.nan)
 
-    models = models_that_say(0, 1)
-    assert best_share(models, models.take([0]), np.array([0, 1]), range(2), Silent()) == (0.0, {})  # type: ignore[arg-type]
+    silent: Any = Silent()
+    cohort, metrics = turned.cohort(range(6), 4), RoundMetrics()
+    assert Flux(BOTH)._weigh(told, cohort, silent, metrics).share == 0.8
+    assert metrics.events == []
+
+
+def test_members_vote_before_they_train(turned: Federation) -> None:
+    """In the first round with clusters all models are one, and whoever is heard says the same."""
+    state, history = play(Flux(BOTH), turned, engine_of(turned), 3)
+    assert len(set(state.ballot)) == 1
+    assert state.share == 0
+    assert not any("general" in event for event in history[2].events)
 
 
 @pytest.mark.parametrize("share", SHARES)
@@ -109,8 +134,10 @@ def test_unseen_clients_hear_it_as_far_as_known_ones(turned: Federation) -> None
     engine = engine_of(turned)
     for algorithm in (Flux(BOTH), FluxSoft(BOTH)):
         state, _ = play(algorithm, turned, engine, 3)
-        answered = algorithm.unseen(replace(state, share=0.25), turned.cohort(range(6)).features("test"), engine)
-        np.testing.assert_allclose(answered.weights[:, -1], 0.25)
+        answered = algorithm.unseen(
+            replace(state, ballot=(0, 1, 0, 0, 0, 0)), turned.cohort(range(6)).features("test"), engine
+        )
+        np.testing.assert_allclose(answered.weights[:, -1], 0.2)
         np.testing.assert_allclose(answered.weights.sum(axis=1), 1)
         assert answered.verdict is not None
 
@@ -120,6 +147,16 @@ def test_it_goes_on_from_a_saved_state(turned: Federation) -> None:
     whole, _ = play(Flux(BOTH), turned, engine, 4)
     half, _ = play(Flux(BOTH), turned, engine, 3)
     found, _ = play(Flux(BOTH), turned, engine, 4, state=saved(half))
-    assert found.share == whole.share
+    assert found.ballot == whole.ballot
     assert_same(found.general, whole.general)
     check_resumes(lambda settings: Flux(replace(settings, beside=True)))
+
+
+def test_a_run_says_how_far_the_general_model_was_heard_and_keeps_it(tmp_path: Path) -> None:
+    told = fedflux.run(shift="px", level=4, clients=6, rounds=5, answer="both", out=tmp_path / "both")
+    assert told["general_share"] in SHARES
+    assert (tmp_path / "both" / "general.safetensors").exists()
+    alone = fedflux.run(shift="px", level=4, clients=6, rounds=5, out=tmp_path / "alone")
+    assert "general_share" not in alone
+    assert not (tmp_path / "alone" / "general.safetensors").exists()
+    assert told["assignment"] == alone["assignment"]

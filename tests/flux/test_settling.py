@@ -64,6 +64,40 @@ def test_one_distribution_parted_by_chance_hardly_moves() -> None:
     assert (settled(Pool.of(descriptors), parted) != parted).sum() <= 2
 
 
+def test_neither_large_nor_small_true_clusters_lose_members() -> None:
+    """One cluster of thirty, and thirty clients that are each one of a kind, or come in pairs."""
+    for alike in (1, 2):
+        for size, gap in ((40, 1.2), (100, 0.8)):
+            world, rng = Population(4, 10, 10), np.random.default_rng(4)
+            truth = np.concatenate([np.zeros(30, np.int64), 1 + np.arange(30) // alike])
+            moves = gap * np.einsum("uij,kuj->kui", world.mix, rng.normal(size=(truth.max() + 1, 10, 10))) / 3
+            clients = [world.draw(rng, size, move=moves[kind]) for kind in truth]
+            found = settled(Pool.of(describe_samples(clients, 10)), truth)
+            assert (found == truth).mean() > 0.96
+
+
+def test_two_pairs_that_hold_each_others_partners_sort_themselves_out() -> None:
+    world, rng = Population(5, CLASSES, 6), np.random.default_rng(5)
+    order = rng.permutation(CLASSES)
+    clients = []
+    for kind in (0, 1, 0, 1):
+        x, y = world.draw(rng, 200)
+        clients.append((x, order[y] if kind else y))
+    found = settled(Pool.of(describe_samples(clients, CLASSES)), np.array([0, 0, 1, 1]))
+    np.testing.assert_array_equal(found[:, None] == found, np.tile([[1, 0], [0, 1]], (2, 2)).astype(bool))
+
+
+def test_without_scatter_within_classes_everyone_stays() -> None:
+    """One example a class and client: nothing says how large noise is."""
+    world, rng = Population(6, CLASSES, 6), np.random.default_rng(6)
+    clients = []
+    for k in range(20):
+        held = np.arange(3) + 3 * (k % 2)
+        clients.append((world.mean[held] + rng.normal(size=(3, 6)), held))
+    truth = np.arange(20) % 2
+    assert settled(Pool.of(describe_samples(clients, CLASSES)), truth) is truth
+
+
 def test_under_privacys_noise_everyone_stays(relabelled: tuple[Descriptors, np.ndarray]) -> None:
     descriptors, truth = relabelled
     noisy = replace(descriptors, noise=descriptors.noise + 0.1)

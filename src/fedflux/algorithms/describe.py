@@ -19,10 +19,13 @@ from fedflux.engine import Engine, Stack
 from fedflux.flux.accounting import Privacy
 from fedflux.flux.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
 from fedflux.flux.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
-from fedflux.flux.discriminant import BREADTH, ScatterStatistic, client_scatter, fit_discriminant, merge_scatter
+from fedflux.flux.discriminant import BREADTH, Scatter, ScatterStatistic, client_scatter, enough, fit_discriminant
 from fedflux.flux.moments import Moments, MomentStatistic, moments
 from fedflux.flux.projector import COMPONENTS, POINTS, Projector, fit_projector
 from fedflux.flux.wire import Arrays, over_the_wire, to_arrays
+
+FEW = 10
+"""Distinct examples a class, typically, below which the discriminant projector is worth a hint."""
 
 
 @dataclass(frozen=True)
@@ -80,14 +83,34 @@ def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: De
     if not settings.discriminant:
         projector = fit_projector(bounds, settings.components, settings.points)
         return Extractor(reference, bounds, projector, settings.full_covariance, privacy)
-    base = fit_projector(bounds, BREADTH, max(settings.points, 2 * BREADTH))
-    statistic = ScatterStatistic(base, cohort.federation.classes)
-    sums = []
-    for part in cohort.parts("train"):
-        sums += engine.reduce(reference, part.held("train"), statistic)
-    scatter = merge_scatter([client_scatter(one) for one in sums])
-    projector = fit_discriminant(base, scatter, settings.components)
+    base = fit_projector(bounds, max(BREADTH, settings.components), max(settings.points, 2 * BREADTH))
+    scatter = _scatter(base, reference, cohort, engine)
+    projector = fit_discriminant(base, scatter, fit_projector(bounds, settings.components, settings.points))
     return Extractor(reference, bounds, projector, settings.full_covariance, privacy, scatter.nbytes)
+
+
+def _scatter(base: Projector, reference: Stack, cohort: Cohort, engine: Engine) -> Scatter:
+    """The sum of all members' scatter, some members at a time."""
+    federation, total = cohort.federation, None
+    statistic = ScatterStatistic(base, federation.classes)
+    for part in cohort.parts("train"):
+        for client, sums in zip(part, engine.reduce(reference, part.held("train"), statistic), strict=True):
+            distinct = effective_counts(federation.labels(client, "train")[0], None, None)[0]
+            one = client_scatter(sums, float(distinct))
+            total = one if total is None else total + one
+    assert total is not None
+    return total
+
+
+def too_few(descriptors: Descriptors, how: DescriptorSettings) -> float | None:
+    """How many distinct examples a class has, typically, where so few may hide a shift from the paper's projector and
+    all together would tell a discriminant one.
+    """
+    held = descriptors.effective[:, 1:][descriptors.effective[:, 1:] >= 1]
+    if how.discriminant or how.privacy is not None or not len(held) or not enough((held - 1).sum(), how.components):
+        return None
+    typical = float(np.median(held))
+    return typical if typical < FEW else None
 
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate, by_membership
-from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor
-from fedflux.algorithms.general import apart, best_share, hear, jobs_beside, jobs_of
+from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor, too_few
+from fedflux.algorithms.general import MEMORY, SHARES, apart, beside, elected, hear, jobs_beside, jobs_of, votes
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Key, Predictor, Stack, Verdict
 from fedflux.errors import FedfluxError
@@ -21,10 +21,6 @@ from fedflux.flux.wire import client_bytes, from_arrays, join_arrays, to_arrays
 UNPLACED = -1
 GROWTH = 1.5
 """Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
-
-
-FEW = 10
-"""Distinct examples a class, typically, below which another projector is worth a hint."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,8 +42,13 @@ class FluxState:
     """How many of the described clients the clusters were found from; later ones were placed."""
     general: Stack | None = None
     """One model for everyone, trained beside the clusters', where the method keeps one."""
-    share: float = 0.0
-    """The general model's part in the answer to a known client."""
+    ballot: tuple[float, ...] = ()
+    """How well each part of the general model's in the answer served the members' validation parts so far."""
+
+    @property
+    def share(self) -> float:
+        """The general model's part in the answer to a client."""
+        return elected(self.ballot)
 
 
 def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters) -> Stack:
@@ -94,8 +95,8 @@ class Flux:
         if state.clusters is not None:
             state = self._place_newcomers(state, cohort, engine, metrics)
             state = self._refine(state, cohort.federation, metrics)
-        state = self._train(state, cohort, engine, metrics)
         state = self._weigh(state, cohort, engine, metrics)
+        state = self._train(state, cohort, engine, metrics)
         scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
         metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
         if state.clusters is None:
@@ -120,8 +121,9 @@ class Flux:
                 trained = engine.train(state.models, cohort, jobs_of(cohort, cluster), training, key)
             else:
                 jobs = jobs_beside(cohort, cluster, len(state.models))
-                stack = Stack.together([state.models, general])
-                trained, general = apart(engine.train(stack, cohort, jobs, training, key), sizes)
+                trained, general = apart(
+                    engine.train(beside(state.models, general), cohort, jobs, training, key), sizes
+                )
             models = self._average(state, trained, cluster, sizes)
         each = 1 if general is None else 2
         metrics.send(cohort, up=each * models.model_bytes(), down=each * models.model_bytes())
@@ -135,15 +137,17 @@ class Flux:
         return aggregate(state.models, trained, cluster, sizes)
 
     def _weigh(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
-        """How far the general model is heard from now on, where known clients are answered by both."""
+        """How far the general model is heard, where clients are answered by both: members vote before they train, so
+        that their clusters' models know them no better than those of clients that stay away.
+        """
         if not self.settings.beside or state.general is None:
             return state
-        cluster = state.assignment[list(cohort.ids)]
-        share, tried = best_share(state.models, state.general, cluster, cohort, engine)
-        if share != state.share:
-            told = ", ".join(f"{part:g}: {100 * accuracy:.1f} %" for part, accuracy in tried.items())
-            metrics.events.append(f"round {state.round}: the general model's part is {share:g} ({told})")
-        return replace(state, share=share)
+        own = Predictor.single(state.models, state.assignment[list(cohort.ids)])
+        before = np.array(state.ballot) if state.ballot else np.zeros(len(SHARES))
+        found = replace(state, ballot=tuple((MEMORY * before + votes(own, state.general, cohort, engine)).tolist()))
+        if found.share != state.share:
+            metrics.events.append(f"round {state.round}: the general model's part in answers is {found.share:g}")
+        return found
 
     def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
         """The data that members describe: all that they hold."""
@@ -163,7 +167,9 @@ class Flux:
         assignment[list(told.ids)] = clusters.labels
         count = len(clusters.centroids)
         metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
-        metrics.events += self._hints(state, descriptors)
+        if self.grouping != "true" and (few := too_few(descriptors, self.settings.descriptor)):
+            hint = f"{few:.0f} examples a class: --projector discriminant may see finer"
+            metrics.events.append(f"round {state.round}: {hint}")
         return replace(
             state,
             models=state.models.take([0] * count),
@@ -176,13 +182,6 @@ class Flux:
             clustered=len(told),
             general=state.models if self.settings.beside else None,
         )
-
-    def _hints(self, state: FluxState, descriptors: Descriptors) -> list[str]:
-        """What would see finer, where examples are so few that the paper's projector may hide a shift."""
-        how, held = self.settings.descriptor, descriptors.effective[:, 1:][descriptors.effective[:, 1:] > 0]
-        if how.discriminant or how.privacy is not None or not len(held) or (few := float(np.median(held))) >= FEW:
-            return []
-        return [f"round {state.round}: {few:.0f} examples a class: --projector discriminant may see finer"]
 
     def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
         """Cluster everyone who is described by now, once they are many more or nobody is left to come.

@@ -87,7 +87,7 @@ class RunConfig:
                 raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
         if self.finetune < 0:
             raise FedfluxError(f"--finetune {self.finetune}: give 0 or more epochs")
-        if self.finetune and self.answer == "both" and "answer" in READS.get(self.algorithm, ()):
+        if self.finetune and self.answers_both():
             raise FedfluxError("--finetune goes on from one model a client: leave out --answer both")
         if not 0 < self.participation <= 1:
             raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
@@ -152,6 +152,10 @@ class RunConfig:
             samples_per_client=self.samples_per_client,
             drift=self.drift,
         )
+
+    def answers_both(self) -> bool:
+        """Whether a general model is trained beside the clusters' and heard with them."""
+        return self.answer == "both" and "answer" in READS.get(self.algorithm, ())
 
     def privacy(self) -> Privacy | None:
         """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""

@@ -149,6 +149,7 @@ class Sitting:
             "test_truth": None if (met := self.federation.at_test(last)) is truth else met.truth,
             "why": why_clusters_differ(self.config, self.algorithm, state),
             "cluster_round": getattr(state, "cluster_round", None),
+            **({"general_share": state.share} if self.config.answers_both() else {}),
             **costs(costly),
             "seconds_evaluation": perf_counter() - begin,
             "rounds": records[-1]["round"],

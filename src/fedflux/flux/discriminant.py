@@ -7,7 +7,6 @@ altogether, S_T. Directions that maximise S_T against S_W (Fisher's discriminant
 whichever label a client gives them, or clients' looks, lie farthest apart in units of sampling noise.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -19,8 +18,10 @@ from fedflux.flux.projector import Projector
 
 BREADTH = 120
 """Directions of the latent, drawn like the paper's, in which scatter is summed: all v² of it would outweigh a model."""
+FREEDOM = 10.0
+"""Degrees of freedom that each of these must have: directions fitted to fewer make clients look surer than they are."""
 CLEARLY = 1.25
-"""A direction counts as one in which something differs where S_T/S_W exceeds the noise's own edge so many times."""
+"""A direction counts as one in which something differs where S_T/S_W exceeds the edge of noise so many times."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -53,10 +54,10 @@ class ScatterStatistic:
 
 @dataclass(frozen=True, eq=False)
 class Scatter:
-    """What clients send, and what it adds up to."""
+    """What clients send, in single precision, and what it adds up to."""
 
     count: float
-    """Examples."""
+    """Distinct examples (Kish's effective count)."""
     groups: float
     """Classes that clients hold: each costs a degree of freedom."""
     first: NDArray[np.float64]
@@ -68,52 +69,78 @@ class Scatter:
 
     @property
     def nbytes(self) -> int:
-        """What one client sends: two symmetric matrices, a vector and two counts, in single precision."""
+        """What one client sends: two symmetric matrices, a vector and two counts."""
         breadth = len(self.first)
         return 4 * (breadth * (breadth + 1) + breadth + 2)
 
+    def __add__(self, other: "Scatter") -> "Scatter":
+        """Of both clients: sums are all that a server need see."""
+        return Scatter(*(getattr(self, name) + getattr(other, name) for name in vars(self)))
 
-def client_scatter(sums: ScatterSums) -> Scatter:
-    """One client's part; a class of one example says nothing about scatter and costs what it brings."""
+
+def client_scatter(sums: ScatterSums, effective: float | None = None) -> Scatter:
+    """One client's part; copies of examples count as what they are worth together."""
     count, first, second = (np.asarray(part.cpu().numpy(), dtype=np.float64) for part in vars(sums).values())
     means = first / np.maximum(count, 1)[:, None]
-    return Scatter(float(count.sum()), float((count > 0).sum()), first.sum(axis=0), second - first.T @ means, second)
+    held = float((count > 0).sum())
+    worth = 1.0 if effective is None else effective / max(count.sum(), 1.0)
+    parts = (first.sum(axis=0), second - first.T @ means, second)
+    return Scatter(worth * float(count.sum()), held, *(_sent(worth * part) for part in parts))
 
 
-def merge_scatter(clients: Sequence[Scatter]) -> Scatter:
-    """The sums over clients, which is all that a server need see."""
-    return Scatter(*(sum(getattr(one, name) for one in clients) for name in vars(clients[0])))
+def enough(freedom: float, components: int) -> bool:
+    """Whether so many degrees of freedom tell as many directions as are asked for."""
+    return freedom >= FREEDOM * components
 
 
-def fit_discriminant(base: Projector, scatter: Scatter, components: int) -> Projector:
-    """The clearest directions of the base, and where fewer than `components` are clear, its own first ones.
+def fit_discriminant(base: Projector, scatter: Scatter, paper: Projector) -> Projector:
+    """The clearest directions of the base, as many as the paper's projector has, which fills what is left.
 
     What is not clearly more than noise is left to chance: a direction chosen because clients happen to differ in it
-    would make them differ in the tests that follow.
+    would make them differ in the tests that follow. With few examples fewer directions of the base are looked at.
     """
-    breadth, freedom = len(base), scatter.count - scatter.groups
-    chosen = min(components, breadth)
-    if freedom <= breadth:
-        return Projector(base.mean, base.components[:chosen])
-    within = scatter.within / freedom
-    mean = scatter.first / scatter.count
-    total = scatter.second / scatter.count - np.outer(mean, mean)
-    ridge = 1e-9 * np.trace(within) / breadth + 1e-30
-    values, axes = np.linalg.eigh(within + ridge * np.eye(breadth))
-    whitening = axes / np.sqrt(np.maximum(values, ridge))
+    freedom, between = scatter.count - scatter.groups, max(scatter.groups - 1, 0.0)
+    if not enough(freedom, len(paper)):
+        return paper
+    looked = slice(0, int(min(len(base), freedom // FREEDOM)))
+    within = scatter.within[looked, looked] / freedom
+    mean = scatter.first[looked] / scatter.count
+    total = scatter.second[looked, looked] / scatter.count - np.outer(mean, mean)
+    values, axes = np.linalg.eigh(within)
+    around_zero = np.diag(scatter.second[looked, looked]).max() / scatter.count
+    alive = values > 1e-9 * max(around_zero, 1e-30)  # what never moves has no noise to be held against
+    if not alive.any():
+        return paper
+    whitening = axes[:, alive] / np.sqrt(values[alive])
     ratios, turned = np.linalg.eigh(whitening.T @ total @ whitening)
-    edge = CLEARLY * np.median(ratios) * (1 + np.sqrt(breadth / freedom)) ** 2
-    clear = np.flatnonzero(ratios > edge)[::-1][:chosen]
-    found = (whitening @ turned[:, clear]).T
-    rest = _apart_from(found, within)[: chosen - len(clear)]
-    directions = np.concatenate([found, rest]) @ base.components
+    edge = CLEARLY * (freedom + between * _edge(len(ratios), between, freedom)) / scatter.count
+    clear = np.flatnonzero(ratios > edge)[::-1][: len(paper)]
+    found = (whitening @ turned[:, clear]).T @ base.components[looked]
+    rest = _apart_from(found, paper.components)[: len(paper) - len(clear)]
+    directions = np.concatenate([_unit(found), rest])
     largest = np.take_along_axis(directions, np.abs(directions).argmax(axis=1)[:, None], axis=1)
-    return Projector(base.mean, directions * np.where(largest < 0, -1.0, 1.0))
+    return Projector(_sent(paper.mean), _sent(directions * np.where(largest < 0, -1.0, 1.0)))
 
 
-def _apart_from(found: NDArray[np.float64], within: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Unit directions of the base in order, less what they share with those found, at unit scatter within classes."""
-    axes = np.eye(len(within)) - (found @ within).T @ found
-    axes = axes[np.sqrt(np.einsum("ij,ij->i", axes, axes)) > 1e-6]
-    size = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", axes, within, axes), 1e-30))
-    return np.asarray(axes / size[:, None])
+def _edge(breadth: int, between: float, freedom: float) -> float:
+    """The largest eigenvalue of noise against noise: the upper edge of the spectrum of an F-matrix (Wachter's law)."""
+    if between <= 0:
+        return 0.0
+    above, below = breadth / between, breadth / freedom
+    return float(((1 + np.sqrt(above + below - above * below)) / (1 - below)) ** 2)
+
+
+def _sent(numbers: NDArray[np.float64]) -> NDArray[np.float64]:
+    """As they arrive in single precision."""
+    return numbers.astype(np.float32).astype(np.float64)
+
+
+def _unit(directions: NDArray[np.float64]) -> NDArray[np.float64]:
+    return np.asarray(directions / np.maximum(np.linalg.norm(directions, axis=1), 1e-30)[:, None])
+
+
+def _apart_from(found: NDArray[np.float64], directions: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The directions in order, each less what it shares with those found, at unit length."""
+    basis = np.linalg.qr(found.T)[0]
+    left = directions - directions @ basis @ basis.T
+    return _unit(left[np.linalg.norm(left, axis=1) > 1e-6])

@@ -77,7 +77,7 @@ def fidelity(
         "levels": rows,
         **{
             key: getattr(config, key)
-            for key in ("dataset", "shift", "clients", "rounds", "seed", "covariance", "components")
+            for key in ("dataset", "shift", "clients", "rounds", "seed", "covariance", "components", "projector")
         },
         "points": points,
         "machine": describe("cpu" if config.device == "auto" else config.device),

@@ -1,8 +1,10 @@
 """After merging: clients that another cluster explains clearly better than their own move there.
 
 Merging two clients rests on their few examples alone, and whom a client was merged with first is never undone. Whole
-clusters know better: against their pooled means a client's noise is all that is left.
+clusters know better: against their pooled means a client's own noise is nearly all that is left.
 """
+
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
@@ -10,9 +12,14 @@ from numpy.typing import NDArray
 from fedflux.flux.evidence import Array, Index, Pool
 from fedflux.flux.sums import group_sums, spans
 
-CLEARLY = 12.0
-"""Twice the log-likelihood by which another cluster must explain a client better: a coincidence of one in 400."""
-PASSES = 5
+CLEARLY = 10.0
+"""By how much another cluster must explain a client better, besides 2·log M for the choice among M of them."""
+AT_ONCE = 8
+"""One in so many of a cluster's members, at least one, may leave or join it at a time: both sides of a swap that move
+at once would only change places."""
+PASSES = 20
+FREEDOM = 10.0
+"""Degrees of freedom that each coordinate of the common whitening must have; with fewer, everyone stays."""
 ENTRIES = 1_000_000
 """Distances computed at once, which bounds memory."""
 MOST = 200_000_000
@@ -21,81 +28,123 @@ MOST = 200_000_000
 
 def settled(pool: Pool, labels: Index) -> Index:
     """Clusters of single clients (the groups of `pool`) after everyone has moved who should; empty ones are gone."""
-    if pool.noise.any() or pool.label_noise.any():
-        return labels  # privacy's noise is larger than what this could mend
-    points, weight = _white_means(pool), np.where(pool.weight >= 1, pool.weight, 0.0)
-    shares, sizes = _label_points(pool)
+    freedom = np.maximum(pool.weight - pool.holders, 0.0).sum()
+    if freedom < FREEDOM * pool.mean.shape[2] or pool.noise.any() or pool.label_noise.any():
+        return labels  # too little to tell noise by; or privacy's noise, which is larger than what this could mend
+    clients = _Groups.of(pool)
     for _ in range(PASSES):
         clusters = int(labels.max()) + 1
         if clusters == 1 or clusters * len(pool) > MOST:
             break
-        moved = _moves(_Side(points, weight, shares, sizes), labels, clusters)
+        moved = _moves(clients, labels, clusters)
         if np.array_equal(moved, labels):
             break
         labels = np.unique(moved, return_inverse=True)[1].reshape(-1).astype(np.int64)
     return labels
 
 
-class _Side:
-    """Groups with whitened class means (G, U, l) of weight (G, U) and label points (G, U) of weight (G,)."""
+@dataclass(frozen=True, eq=False)
+class _Groups:
+    """Clients or clusters: whitened class means and square roots of label shares, each with the examples behind it."""
 
-    def __init__(self, points: Array, weight: Array, shares: Array, sizes: Array) -> None:
-        self.points, self.weight, self.shares, self.sizes = points, weight, shares, sizes
+    points: Array
+    """(G, U, l), in which scatter within classes is one."""
+    weight: Array
+    """(G, U)."""
+    shares: Array
+    """(G, U), in which squared distance is a quarter of χ² over precision."""
+    sizes: Array
+    """(G,)."""
 
-    def take(self, rows: Index | slice) -> "_Side":
-        return _Side(self.points[rows], self.weight[rows], self.shares[rows], self.sizes[rows])
+    @staticmethod
+    def of(pool: Pool) -> "_Groups":
+        counts = np.maximum(pool.labels, 0.0)
+        sizes = counts.sum(axis=1)
+        shares = np.sqrt(counts / np.maximum(sizes, 1e-12)[:, None])
+        return _Groups(_white_means(pool), np.where(pool.weight >= 1, pool.weight, 0.0), shares, sizes)
 
-    def merged(self, labels: Index, clusters: int) -> "_Side":
+    def take(self, rows: Index | slice) -> "_Groups":
+        return _Groups(self.points[rows], self.weight[rows], self.shares[rows], self.sizes[rows])
+
+    def merged(self, labels: Index, clusters: int) -> "_Groups":
         weight, sizes = group_sums(self.weight, labels, clusters), group_sums(self.sizes, labels, clusters)
         first = group_sums(self.weight[..., None] * self.points, labels, clusters)
         counts = group_sums(self.shares**2 * self.sizes[:, None], labels, clusters)
-        shares = np.sqrt(counts / np.maximum(sizes, 1e-12)[:, None])
-        return _Side(first / np.maximum(weight, 1e-12)[..., None], weight, shares, sizes)
+        return _Groups(_over(first, weight), weight, np.sqrt(_over(counts, sizes)), sizes)
 
-    def without(self, others: "_Side") -> "_Side":
+    def without(self, others: "_Groups") -> "_Groups":
         """Each group less one of its members, row by row."""
-        weight, sizes = np.maximum(self.weight - others.weight, 0.0), np.maximum(self.sizes - others.sizes, 0.0)
+        weight = np.where(self.weight - others.weight >= 1, self.weight - others.weight, 0.0)
+        sizes = np.maximum(self.sizes - others.sizes, 0.0)
         first = self.weight[..., None] * self.points - others.weight[..., None] * others.points
         counts = np.maximum(self.shares**2 * self.sizes[:, None] - others.shares**2 * others.sizes[:, None], 0.0)
-        points = first / np.maximum(weight, 1e-12)[..., None]
-        return _Side(points, weight, np.sqrt(counts / np.maximum(sizes, 1e-12)[:, None]), sizes)
+        return _Groups(_over(first, weight), weight, np.sqrt(_over(counts, sizes)), sizes)
 
 
-def _moves(clients: _Side, labels: Index, clusters: int) -> Index:
+def _over(sums: Array, weight: Array) -> Array:
+    return np.asarray(sums / np.maximum(weight, 1e-12)[..., None])
+
+
+def _moves(clients: _Groups, labels: Index, clusters: int) -> Index:
     """One pass: the cluster of everyone, each judged against its own cluster without it."""
     groups = clients.merged(labels, clusters)
-    moved = labels.copy()
+    best, gain = np.empty_like(labels), np.empty(len(labels))
     for rows in spans(len(labels), max(ENTRIES // clusters, 1)):
         some, own = clients.take(rows), labels[rows]
         rest = groups.take(own).without(some)
         distances = _distances(some, groups)
-        at = np.arange(len(own))
-        distances[at, own] = np.inf
-        best = distances.argmin(axis=1)
-        # compared on the classes that both clusters know, so that a small cluster is not better for knowing less
-        nearest = groups.take(best)
-        both = (rest.weight >= 1) & (nearest.weight >= 1)
-        gain = _paired(some, rest, both) - _paired(some, nearest, both)
-        alone = rest.sizes <= 1e-9
-        moved[rows] = np.where((gain > CLEARLY) & ~alone, best, own)
+        distances[np.arange(len(own)), own] = np.inf
+        best[rows] = distances.argmin(axis=1)
+        gain[rows] = np.where(rest.sizes > 1e-9, _gain(some, rest, groups.take(best[rows])), -np.inf)
+    return _few_at_a_time(labels, best, gain, CLEARLY + 2 * np.log(clusters))
+
+
+def _few_at_a_time(labels: Index, best: Index, gain: Array, bar: float) -> Index:
+    """Those who gain most move first, and no cluster changes by more than a few."""
+    moved = labels.copy()
+    room = np.maximum(np.bincount(labels, minlength=int(max(labels.max(), best.max())) + 1) // AT_ONCE, 1)
+    for client in np.argsort(-gain, kind="stable"):
+        if gain[client] <= bar:
+            break
+        ends = labels[client], best[client]
+        if room[ends[0]] > 0 and room[ends[1]] > 0:
+            moved[client] = best[client]
+            room[ends[0]] -= 1
+            room[ends[1]] -= 1
     return moved
 
 
-def _distances(clients: _Side, groups: _Side) -> Array:
-    """(clients × groups) T² of class means and label shares together."""
+def _gain(clients: _Groups, own: _Groups, other: _Groups) -> Array:
+    """By how much the other group explains each client better than its own, on the classes that both groups know.
+
+    In squared distances and in twice the log-likelihood, whichever is less. A small group is uncertain: distances to it
+    are measured in larger units, which favours it, and its likelihood is spread wider, which counts against it.
+    """
+    both = (own.weight > 0) & (other.weight > 0)
+    distances, spreads = zip(*(_paired(clients, group, both) for group in (own, other)), strict=True)
+    nearer = distances[0] - distances[1]
+    return np.asarray(np.minimum(nearer, nearer + spreads[0] - spreads[1]))
+
+
+def _paired(clients: _Groups, groups: _Groups, classes: NDArray[np.bool_]) -> tuple[Array, Array]:
+    """T² of one group for each client over some classes, and the logarithm of the determinant that goes with it."""
+    precision = np.where(classes, _precision(clients.weight, groups.weight), 0.0)
+    spread = -np.log(np.where(precision > 0, precision, 1.0)).sum(axis=1) * clients.points.shape[2]
+    of_labels = _precision(clients.sizes, groups.sizes)
+    squared = (precision * ((clients.points - groups.points) ** 2).sum(axis=2)).sum(axis=1)
+    squared += of_labels * 4 * ((clients.shares - groups.shares) ** 2).sum(axis=1)
+    free = np.maximum((clients.shares.shape[1] - 1), 1)
+    return squared, spread - np.log(np.maximum(of_labels, 1e-12)) * free
+
+
+def _distances(clients: _Groups, groups: _Groups) -> Array:
+    """(clients × groups) T² of class means and label shares together; a class that a group lacks counts as noise."""
     total = _precision(clients.sizes[:, None], groups.sizes[None]) * 4 * _squared(clients.shares, groups.shares)
     for u in range(clients.weight.shape[1]):
         scale = _precision(clients.weight[:, u, None], groups.weight[None, :, u])
         total += scale * _squared(clients.points[:, u], groups.points[:, u])
+        total += np.where((scale == 0) & (clients.weight[:, u, None] > 0), clients.points.shape[2], 0.0)
     return np.asarray(total)
-
-
-def _paired(clients: _Side, groups: _Side, classes: NDArray[np.bool_]) -> Array:
-    """The same of one group for each client, over some classes."""
-    squared = ((clients.points - groups.points) ** 2).sum(axis=2)
-    means = (np.where(classes, _precision(clients.weight, groups.weight), 0.0) * squared).sum(axis=1)
-    labels = _precision(clients.sizes, groups.sizes) * 4 * ((clients.shares - groups.shares) ** 2).sum(axis=1)
-    return np.asarray(means + labels)
 
 
 def _precision(first: Array, second: Array) -> Array:
@@ -120,10 +169,3 @@ def _white_means(pool: Pool) -> Array:
     values = np.maximum(values, 1e-6 * values.max(axis=1, keepdims=True) + 1e-30)
     centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / np.maximum(pool.weight.sum(axis=0), 1e-12)[:, None]
     return np.asarray(np.einsum("gui,uij->guj", pool.mean - centre, axes) / np.sqrt(values))
-
-
-def _label_points(pool: Pool) -> tuple[Array, Array]:
-    """Square roots of label shares, in which distance² is a quarter of χ² over precision, and how many examples."""
-    counts = np.maximum(pool.labels, 0.0)
-    sizes = counts.sum(axis=1)
-    return np.sqrt(counts / np.maximum(sizes, 1e-12)[:, None]), sizes
