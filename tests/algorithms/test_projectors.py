@@ -1,6 +1,7 @@
 """FLUX with `--projector discriminant`: one more question to the members, and sight where examples are few."""
 
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -60,13 +61,12 @@ def test_late_clients_are_described_with_the_same_projector() -> None:
 
 
 def test_few_examples_of_conflicting_labels_are_told_apart_better(tmp_path: Path) -> None:
-    """Fifty clients of two dozen digits, many permutations of five labels; and who does not ask for it gets a hint."""
-    settings: dict[str, Any] = {"shift": "pygx", "level": 5, "clients": 50, "rounds": 8, "until": "clustered"}
-    right = {
-        name: fedflux.run(**settings, projector=name, out=tmp_path / name)["pairs_right"]
-        for name in ("synthetic", "discriminant")
-    }
-    assert right["discriminant"] > right["synthetic"] + 0.1
-    told = {name: (tmp_path / name / "rounds.jsonl").read_text() for name in right}
-    assert "2 examples a class: --projector discriminant may see finer" in told["synthetic"]
-    assert "--projector" not in told["discriminant"]
+    """Twenty clients of five dozen digits, many permutations of five labels; who does not ask for it gets a hint."""
+    wrong = {"synthetic": 0.0, "discriminant": 0.0}
+    for name, seed in product(wrong, (42, 43, 44)):
+        folder = tmp_path / f"{name}-{seed}"
+        settings: dict[str, Any] = {"shift": "pygx", "level": 5, "clients": 20, "rounds": 8, "until": "clustered"}
+        wrong[name] += 1 - fedflux.run(**settings, seed=seed, projector=name, out=folder)["pairs_right"]
+        hint = "examples a class: --projector discriminant may see finer"
+        assert (hint in (folder / "rounds.jsonl").read_text()) == (name == "synthetic")
+    assert wrong["discriminant"] < 0.6 * wrong["synthetic"]

@@ -55,6 +55,14 @@ def test_recurring_drift_alternates_between_two() -> None:
     assert Drift.parse("recurring:2").epochs == 2
 
 
+@pytest.mark.parametrize(
+    ("spec", "changes"),
+    [("after:4,7", [5, 8]), ("gradual:3-5", [3, 4, 5]), ("recurring:4", [5, 9]), ("test", []), ("after:4+test", [5])],
+)
+def test_rounds_with_changes_are_named(spec: str, changes: list[int]) -> None:
+    assert Drift.parse(spec).changes(10) == changes
+
+
 def test_a_test_drift_is_one_more_draw() -> None:
     drift = Drift.parse("after:4,7+test")
     assert drift.at_test(10) == Stage(3, 3)

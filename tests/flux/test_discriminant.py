@@ -39,7 +39,7 @@ def scatter_of(base: Projector, clients: Sequence[Sample], classes: int = CLASSE
     return reduce(add, parts)
 
 
-def world(seed: int, clients: int = 20, size: int = 60, relabel: bool = False) -> tuple[list[Sample], Array, Array]:
+def world(seed: int, clients: int = 60, size: int = 60, relabel: bool = False) -> tuple[list[Sample], Array, Array]:
     """Classes a few deviations apart in a few directions of many, of which some are loud and say nothing."""
     rng = np.random.default_rng(seed)
     loudness = np.exp(rng.uniform(-1, 2, LATENT))

@@ -78,6 +78,10 @@ class Drift:
         """What unseen clients hold after so many rounds of training."""
         return Stage(self._trained, self._trained) if self.test else self.stage(rounds)
 
+    def changes(self, rounds: int) -> list[int]:
+        """The rounds in which clients hold otherwise than in the one before."""
+        return [r for r in range(2, rounds + 1) if self.stage(r) != self.stage(r - 1)]
+
     @property
     def _trained(self) -> int:
         """Epochs that training can meet."""

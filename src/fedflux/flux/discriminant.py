@@ -18,7 +18,7 @@ from fedflux.flux.projector import Projector
 
 BREADTH = 120
 """Directions of the latent, drawn like the paper's, in which scatter is summed: all v² of it would outweigh a model."""
-FREEDOM = 10.0
+FREEDOM = 40.0
 """Degrees of freedom that each of these must have: directions fitted to fewer make clients look surer than they are."""
 CLEARLY = 1.25
 """A direction counts as one in which something differs where S_T/S_W exceeds the edge of noise so many times."""

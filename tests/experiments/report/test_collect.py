@@ -185,3 +185,11 @@ def test_the_papers_figures_stand_beside_ours_of_the_same_level_only(tmp_path: P
     (over_levels,) = (line for line in flux if line["shift"] == "px")
     assert over_levels["scope"].startswith("mean over levels 1–8")
     assert over_levels["own"]["scope"] == "level 4, 1 seed"
+
+
+@pytest.mark.parametrize(("drift", "rounds"), [("after:1", [2]), (None, []), ("whenever", []), (3, [])])
+def test_rounds_with_new_patterns_are_marked(drift: Any, rounds: list[int], tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "r", clients=4)
+    config = json.loads((folder / "config.json").read_text())
+    (folder / "config.json").write_text(json.dumps({**config, "drift": drift}))
+    assert collect([folder])["runs"][0]["drifts"] == rounds

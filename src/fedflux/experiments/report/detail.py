@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.data.drift import Drift
 from fedflux.errors import FedfluxError
 from fedflux.experiments.report.checks import checked_result, checked_rounds, checked_row, checked_samples
 from fedflux.experiments.report.descriptor_map import descriptor_map
@@ -87,6 +88,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "clients": _clients(result, found, truth, groups),
         "clusters": _clusters(result, groups, truth),
         "curves": _curves(rounds, groups),
+        "drifts": _drifts(config.get("drift"), max(by_round, default=0)),
         "map": _map(descriptors),
         "placements": _placements(
             result.get("test_placements"),
@@ -178,6 +180,14 @@ def _clusters(result: dict[str, Any], groups: NDArray[np.int64], truth: Sequence
 def _mean(scores: Sequence[float | None] | None, members: NDArray[np.int64]) -> float | None:
     held = [score for m in members if scores is not None and (score := scores[m]) is not None]
     return percent(float(np.mean(held))) if held else None
+
+
+def _drifts(spec: Any, rounds: int) -> list[int]:
+    """Rounds in which clients met new patterns; none where the run's drift cannot be read."""
+    try:
+        return Drift.parse(spec).changes(rounds) if isinstance(spec, str) else []
+    except FedfluxError:
+        return []
 
 
 def _curves(rounds: list[dict[str, Any]], groups: NDArray[np.int64]) -> dict[str, Any] | None:

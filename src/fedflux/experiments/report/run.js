@@ -89,7 +89,8 @@ function accuracyPart(view, add) {
     const caption = curves.bands
       ? `${clients.count} clients: the grey bands hold 80 % and 50 % of them; thick lines are cluster means.`
       : "Thin lines are clients, thick lines cluster means." +
-        (there(clustering.cluster_round) ? " Before clustering, all clients share one model." : "");
+        (there(clustering.cluster_round) ? " Before clustering, all clients share one model." : "") +
+        ((view.run.drifts || []).length ? " Dashed: clients' patterns change." : "");
     parts.push(...section("Accuracy by round", what, add("Accuracy by round", () => accuracyChart(view), caption)));
   }
   if (there(scores.known)) {

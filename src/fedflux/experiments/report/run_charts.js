@@ -17,6 +17,8 @@ function aboutClient(view, client) {
   return words.join(" · ");
 }
 
+const MOST_DRIFTS = 8; // more are drawn without a word each
+
 function accuracyChart(view) {
   const { curves, clustering, grouped_by: groupedBy } = view.run;
   const data = [];
@@ -50,18 +52,24 @@ function accuracyChart(view) {
     }));
   }
   const at = clustering.cluster_round;
+  const drifts = view.run.drifts || [];
+  const upright = (x, dash) => ({
+    type: "line", x0: x, x1: x, y0: 0, y1: 1, yref: "paper", line: { color: colour("soft"), width: 1, dash },
+  });
+  const words = (x, y, text) => ({
+    x, y, yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, text,
+    font: { size: 12, color: colour("soft") },
+  });
   return {
     data,
     layout: layout({
       xaxis: axis({ title: "round", dtick: curves.rounds.length <= 12 ? 1 : undefined }),
       yaxis: axis({ title: "validation accuracy, %" }), margin: { l: 52, r: narrow() ? 8 : 16, t: 24, b: 44 },
-      shapes: there(at) ? [{
-        type: "line", x0: at, x1: at, y0: 0, y1: 1, yref: "paper", line: { color: colour("soft"), width: 1, dash: "dot" },
-      }] : [],
-      annotations: there(at) ? [{
-        x: at, y: 1, yref: "paper", xanchor: "center", yanchor: "bottom", showarrow: false, text: "clustered here",
-        font: { size: 12, color: colour("soft") },
-      }] : [],
+      shapes: [...(there(at) ? [upright(at, "dot")] : []), ...drifts.map((x) => upright(x - 0.5, "dash"))],
+      annotations: [
+        ...(there(at) ? [words(at, 1, "clustered here")] : []),
+        ...(drifts.length <= MOST_DRIFTS ? drifts.map((x) => words(x - 0.5, 0, "drift")) : []),
+      ],
     }),
   };
 }
