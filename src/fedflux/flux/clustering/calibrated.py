@@ -64,7 +64,7 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         asking, scouting = changed, len(pool) > EXACT
         while len(pool) > 1:
             first, second = candidate_pairs(pool, SCOUTS if scouting else NEIGHBOURS, asking)
-            fresh = (changed[first] | changed[second]) & ~tested.hold(first, second, len(pool))
+            fresh = (changed[first] | changed[second]) & ~tested.hold(first, second)
             tested = tested.join(self._test(pool, first[fresh], second[fresh], len(X)))
             group = _couple(tested, len(pool), mutual=len(pool) <= ALL_PAIRS)
             sizes = np.bincount(group)
@@ -96,14 +96,20 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
 @dataclass(frozen=True, eq=False)
 class _Pairs:
-    """Pairs of groups that were tested, and how alike they are as far as they may merge."""
+    """Pairs of groups that were tested, in order of their numbers, and how alike they are as far as they may merge."""
 
     first: Index
     second: Index
     likeness: Array
 
     def join(self, other: "_Pairs") -> "_Pairs":
-        return _Pairs(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(_Pairs)))
+        both = _Pairs(*(np.concatenate([getattr(self, f.name), getattr(other, f.name)]) for f in fields(_Pairs)))
+        order = np.argsort(both.keys(), kind="stable")  # two runs in order: a merge, not a sort
+        return _Pairs(*(getattr(both, f.name)[order] for f in fields(_Pairs)))
+
+    def keys(self) -> Index:
+        """One number a pair, in the order of pairs."""
+        return _keys(self.first, self.second)
 
     def hopes(self, groups: int) -> NDArray[np.bool_]:
         """Which groups have a partner they may merge with."""
@@ -112,14 +118,22 @@ class _Pairs:
         hopes[self.first[alive]] = hopes[self.second[alive]] = True
         return hopes
 
-    def hold(self, first: Index, second: Index, groups: int) -> NDArray[np.bool_]:
+    def hold(self, first: Index, second: Index) -> NDArray[np.bool_]:
         """Which pairs are among these."""
-        return np.isin(first * groups + second, self.first * groups + self.second)
+        if not len(self.first):
+            return np.zeros(len(first), dtype=bool)
+        mine, asked = self.keys(), _keys(first, second)
+        at = np.minimum(np.searchsorted(mine, asked), len(mine) - 1)
+        return np.asarray(mine[at] == asked)
 
     def kept(self, alone: NDArray[np.bool_], group: Index) -> "_Pairs":
-        """The pairs of which neither side merged, under their new numbers: their test stays as it was."""
+        """The pairs of which neither side merged, under their new numbers, which keep their order: tests stay."""
         still = alone[self.first] & alone[self.second]
         return _Pairs(group[self.first[still]], group[self.second[still]], self.likeness[still])
+
+
+def _keys(first: Index, second: Index) -> Index:
+    return (first << 32) | second
 
 
 def _nothing() -> _Pairs:
