@@ -20,6 +20,12 @@ def clients(rng: np.random.Generator, count: int, size: int, move: np.ndarray | 
     return describe_samples([WORLD.draw(rng, size, move=move) for _ in range(count)], 10)
 
 
+def validated(rng: np.random.Generator, count: int, size: int) -> Descriptors:
+    """Clients with validation parts, which tell how far from their cluster those who belong to it lie."""
+    held = [WORLD.draw(rng, size // 4)[0] for _ in range(count)]
+    return describe_samples([WORLD.draw(rng, size) for _ in range(count)], 10, validation=held)
+
+
 @pytest.mark.parametrize("size", [60, 300])
 def test_clients_that_stay_are_said_to_drift_no_more_often_than_stated(size: int) -> None:
     rng, count = np.random.default_rng(size), 200
@@ -94,7 +100,7 @@ def test_the_nearest_is_not_the_one_with_the_fewest_examples() -> None:
 def test_past_clusters_are_places_like_others() -> None:
     rng = np.random.default_rng(8)
     apart = 4 * MOVE
-    now = clients(rng, 4, 400)
+    now = validated(rng, 4, 400)
     before = with_centroids(clients(rng, 4, 400, apart), np.array([0, 0, 1, 1]))
     found = find_clusters(now, Clusterer())
     both = with_past(found, now, before, np.array([0]))

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.optimize import brentq
@@ -80,6 +80,8 @@ numbers = st.lists(st.floats(-1e6, 1e6), min_size=LENGTH, max_size=LENGTH)
 
 @settings(deadline=None, max_examples=200)
 @given(numbers, numbers, st.integers(0, CLASSES - 1), st.integers(0, CLASSES - 1))
+@example([0.0] * (LENGTH - 1) + [1.0], [0.0] * (LENGTH - 1) + [1.65e-161], 0, 1)  # whose square is hardly a number
+@example([1e300] * LENGTH, [-5e-324] * LENGTH, 0, 1)
 def test_replacing_one_record_moves_the_sums_by_no_more_than_the_sensitivity(
     a: list[float], b: list[float], u: int, v: int
 ) -> None:

@@ -72,8 +72,10 @@ class ReleaseStatistic:
 
 def directions(z: Tensor) -> Tensor:
     """Vectors brought to norm 1; the zero vector, and whatever is not finite, becomes zero."""
+    largest = z.abs().amax(dim=1, keepdim=True)
+    z = z / largest  # first to a largest entry of 1: squares of tiny or huge ones are lost, and the norm with them
     norm = z.norm(dim=1, keepdim=True)
-    unit = torch.where((norm > 0) & torch.isfinite(norm), z / norm, torch.zeros_like(z))
+    unit = torch.where((largest > 0) & torch.isfinite(norm), z / norm, torch.zeros_like(z))
     return _rounded(unit)
 
 
