@@ -59,6 +59,12 @@ class Screen:
             chart.scroll_into_view_if_needed()
             chart.locator(".main-svg").first.wait_for(timeout=20_000)
 
+    def wait_for_run(self, name: str) -> None:
+        """The browser tells the page of a new address in its own time; fails where the run does not come up at all."""
+        self.page.wait_for_function(
+            "name => document.querySelector('#run-title').innerText === name", arg=name, timeout=10_000
+        )
+
     def runs(self) -> list[str]:
         names: list[str] = self.page.locator("table.runs tbody th").all_inner_texts()
         return names
@@ -75,7 +81,7 @@ def test_it_opens_without_complaint_and_asks_for_nothing(screen: Screen, report:
     screen.draw_all()
     for run in ("many", "fedavg-s0", "evil"):
         screen.page.goto(f"{report.as_uri()}#run={run}")
-        assert screen.page.locator("#run-title").inner_text() == run
+        screen.wait_for_run(run)
         screen.draw_all()
     assert screen.complaints == []
     assert [url for url in screen.asked if not url.startswith(("file:", "data:", "blob:"))] == []
@@ -108,20 +114,22 @@ def test_the_table_of_runs_can_be_filtered(screen: Screen) -> None:
 
 
 def test_a_run_is_chosen_by_link_and_by_address(screen: Screen, report: Path) -> None:
-    assert screen.page.locator("#run-title").inner_text() == screen.runs()[0]
+    screen.wait_for_run(screen.runs()[0])
     screen.page.get_by_role("link", name="flux-s4").click()
-    assert screen.page.locator("#run-title").inner_text() == "flux-s4"
+    screen.wait_for_run("flux-s4")
     assert screen.page.url.endswith("#run=flux-s4")
     assert screen.page.locator("tr.chosen th").inner_text() == "flux-s4"
     screen.page.go_back()
+    screen.wait_for_run(screen.runs()[0])
     screen.page.goto(f"{report.as_uri()}#run=fedavg-s2")
-    assert screen.page.locator("#run-title").inner_text() == "fedavg-s2"
+    screen.wait_for_run("fedavg-s2")
     screen.page.locator("#run").get_by_role("button", name="Next").click()
-    assert screen.page.locator("#run-title").inner_text() == "fedavg-s3"
+    screen.wait_for_run("fedavg-s3")
 
 
 def test_charts_answer_to_hover_press_and_picked_clusters(screen: Screen, report: Path) -> None:
     screen.page.goto(f"{report.as_uri()}#run=flux-s1")
+    screen.wait_for_run("flux-s1")
     screen.draw_all()
     chart = screen.page.get_by_role("img", name="Descriptor map")
     chart.scroll_into_view_if_needed()
@@ -179,6 +187,7 @@ def test_dark_and_light_follow_the_system_and_the_button(screen: Screen) -> None
 def test_it_fits_a_phone(screen: Screen, report: Path) -> None:
     for run in ("flux-s0", "many", "evil"):
         screen.page.goto(f"{report.as_uri()}#run={run}")
+        screen.wait_for_run(run)
         screen.draw_all()
         assert screen.page.evaluate("document.documentElement.scrollWidth") == 390
         sizes = (

@@ -66,11 +66,13 @@ function start() {
   document.getElementById("parts").append(...[
     ["overview", "Overview"], ["runs", "All runs"], ["run", "Chosen run"],
   ].map(([id, words]) => el("a", { href: `#${id}` }, words)));
+  const first = DATA.runs.find((run) => run.id === DATA.opens);
   const chosen = runFromAddress();
-  showRun(chosen || DATA.runs.find((run) => run.id === DATA.opens), Boolean(chosen));
+  showRun(chosen || first, Boolean(chosen));
   window.addEventListener("hashchange", () => {
     const run = runFromAddress();
     if (run) showRun(run, true);
+    else if (!location.hash) showRun(first, false); // back to where the page was opened
   });
   window.addEventListener("beforeprint", () => {
     for (const place of charts.keys()) draw(place);
