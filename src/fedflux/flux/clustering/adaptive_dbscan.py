@@ -15,6 +15,8 @@ from fedflux.flux.clustering.strips import Strips
 from fedflux.flux.sums import EXACT
 
 FLAT = 1e-9
+DENSE = 5_000
+"""Points up to which everyone's neighbours are stored, which where all are dense are all pairs."""
 
 
 class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
@@ -22,8 +24,8 @@ class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     The radius is the elbow (by kneed: convex, increasing) of the sorted distances to the nearest other point, times
     `scale`. Being one of those distances, it always joins at least one pair. Where the curve has no elbow, as for two
-    points or for even spacing, there is one density, so the largest of the distances is taken. Beyond 20,000 points the
-    same clusters are found with bounded memory (`strips.py`), for the default `min_samples` only.
+    points or for even spacing, there is one density, so the largest of the distances is taken. Beyond 5,000 points the
+    same clusters are found with bounded memory (`strips.py`); another `min_samples` than 2 takes up to 20,000.
 
     Parameters
     ----------
@@ -59,7 +61,7 @@ class AdaptiveDBSCAN(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         if len(points) == 1:
             self.knee_, self.eps_, self.labels_ = None, 0.0, np.zeros(1, dtype=np.int64)
             return self
-        many = len(points) > EXACT
+        many = len(points) > (min(DENSE, EXACT) if self.min_samples == 2 else EXACT)
         if many and self.min_samples != 2:
             raise FedfluxError(
                 f"adaptive-dbscan with min_samples={self.min_samples} takes up to {EXACT:,} points: use 2"
