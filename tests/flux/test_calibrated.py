@@ -34,6 +34,23 @@ def test_identical_distributions_stay_together(clients: int, size: int, repeats:
     assert np.mean(np.array(found) == 1) >= 0.95
 
 
+def test_labels_that_refuse_a_pair_by_themselves_spare_a_test_and_change_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    rng, world = np.random.default_rng(0), Population(0)
+    shares = [np.ones(10), np.arange(10) < 5, np.arange(1, 11), np.arange(10) > 6]
+    clients = [world.draw(rng, 60, shares[k % 4] / np.sum(shares[k % 4])) for k in range(24)]
+    pool = Pool.of(describe_samples(clients, 10))
+    first, second = (ends.astype(np.int64) for ends in np.triu_indices(24, 1))
+    spared = CalibratedClustering()._test(pool, first, second, 24)
+    asked = []
+    whole = module.compare
+    monkeypatch.setattr(module, "compare", lambda pool, i, *rest: asked.append(len(i)) or whole(pool, i, *rest))
+    np.testing.assert_array_equal(spared.likeness, CalibratedClustering()._test(pool, first, second, 24).likeness)
+    assert 0 < asked[0] < len(first)
+    monkeypatch.setattr(module, "label_evidence", lambda pool, i, j, floor: np.zeros(len(i)))
+    np.testing.assert_array_equal(spared.likeness, CalibratedClustering()._test(pool, first, second, 24).likeness)
+    assert asked[1] == len(first)
+
+
 @pytest.mark.parametrize("truth", [[0, 0, 0, 1, 1, 1, 2, 2, 2, 2], list(range(8)), [0, 0, 0, 0, 0, 0, 0, 1]])
 def test_clusters_are_found_without_their_number(truth: list[int]) -> None:
     for seed in range(3):

@@ -1,6 +1,7 @@
 """S1 to S3 against numpy on raw latents, and the descriptor record."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -55,6 +56,18 @@ def test_projector_is_the_pca_of_the_synthetic_points() -> None:
     np.testing.assert_allclose(projected.mean(axis=0), 0, atol=1e-6)
 
 
+@pytest.mark.parametrize(("width", "live"), [(400, 400), (400, 6), (30, 30), (30, 0)])
+def test_projector_is_orthonormal_whatever_is_dead(width: int, live: int) -> None:
+    """From either matrix of products, and where too few latents vary for those."""
+    high = np.where(np.arange(width) < live, 1.0 + np.arange(width) / width, 0.0).astype(np.float32)
+    projector = fit_projector(Bounds(np.zeros(width, np.float32), high))
+    np.testing.assert_allclose(projector.components @ projector.components.T, np.eye(10), atol=1e-12)
+    synthetic = high * np.random.default_rng(1).random((200, width))
+    expected = np.linalg.svd(synthetic - synthetic.mean(axis=0), full_matrices=False)[2][: min(10, live)]
+    alike = np.abs((projector.components[: min(10, live)] * expected).sum(axis=1))
+    np.testing.assert_allclose(alike, 1, atol=1e-9)
+
+
 def test_projector_is_the_same_for_every_client_and_fits_short_latents() -> None:
     bounds = Bounds(np.zeros(4, np.float32), np.ones(4, np.float32))
     first, second = fit_projector(bounds), fit_projector(bounds)
@@ -78,6 +91,22 @@ def test_moments_match_numpy_on_raw_latents(n: int, chunk: int, classes: int) ->
         if len(members):
             np.testing.assert_allclose(found.mean[group], members.mean(axis=0), atol=1e-8)
             np.testing.assert_allclose(found.covariance[group], np.cov(members.T, ddof=0), atol=1e-8)
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_many_clients_at_once_are_what_each_is_alone(labelled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fedflux.flux.moments.EXAMPLES", {"cpu": 50})
+    rng = np.random.default_rng(3)
+    sizes = [7, 60, 1, 20, 30, 5]
+    latents = torch.from_numpy(rng.normal(size=(sum(sizes), 8)).astype(np.float32))
+    labels = torch.from_numpy(rng.integers(0, 3, sum(sizes))) if labelled else None
+    ends = np.cumsum(sizes).tolist()
+    statistic = MomentStatistic(identity_projector(8), 3 if labelled else None)
+    together, ranges = statistic.of_each(latents, labels, ends), LatentRange().of_each(latents, labels, ends)
+    for k, (begin, end) in enumerate(pairwise([0, *ends])):
+        one = latents[begin:end], None if labels is None else labels[begin:end]
+        torch.testing.assert_close(together[k].table, statistic.add(None, *one).table, rtol=1e-12, atol=1e-12)
+        assert all(torch.equal(a, b) for a, b in zip(ranges[k], LatentRange().add(None, *one), strict=True))
 
 
 def test_no_spread_is_exactly_none() -> None:

@@ -17,7 +17,7 @@ from fedflux.flux.accounting import Privacy, release_sigma, spent
 from fedflux.flux.assignment import Marginals
 from fedflux.flux.clustering import CalibratedClustering, with_centroids
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.noise import log_noisy_labels, share_noise
+from fedflux.flux.label_counts import log_labels, share_noise
 from fedflux.flux.privacy import SENSITIVITY, ReleaseStatistic, directions, read_release, shrunk
 from fedflux.flux.projector import Projector
 from fedflux.flux.wire import from_arrays, to_arrays
@@ -244,9 +244,9 @@ def test_noisy_label_counts_keep_their_level_and_see_a_skew(shares: list[float])
 
     usual = np.array(shares)
     blur = 2 * share_noise(noisy(usual), np.full(400, left))
-    null = np.exp(log_noisy_labels(noisy(usual), noisy(usual), 0.0, blur))
+    null = np.exp(log_labels(noisy(usual), noisy(usual), blur, 0.0))
     assert kstest(null, "uniform").pvalue > 0.01
-    skewed = log_noisy_labels(noisy(usual), noisy(usual[::-1]), 0.0, blur)
+    skewed = log_labels(noisy(usual), noisy(usual[::-1]), blur, 0.0)
     assert (skewed < np.log(1e-4)).all()
 
 

@@ -77,6 +77,18 @@ def test_different_clients_stay_apart_at_scale() -> None:
     assert labels.max() + 1 > 570
 
 
+@pytest.mark.usefixtures("at_scale")
+def test_looking_at_everyone_ends_when_it_gains_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Cells drawn anew show every time a few neighbours that nobody had seen; that must not go on for ever."""
+    looks = []
+    pairs = calibrated_module.candidate_pairs
+    monkeypatch.setattr(
+        calibrated_module, "candidate_pairs", lambda *args: looks.append(bool(args[2].all())) or pairs(*args)
+    )
+    CalibratedClustering().fit(many_clients(0, np.arange(3000), 2.5, changed=10))
+    assert 2 <= sum(looks) <= 4
+
+
 @pytest.mark.parametrize(("centres", "noise"), [(10, 0.1), (40, 0.02), (3, 1.0), (1, 1.0)])
 def test_strips_are_exact(centres: int, noise: float) -> None:
     for seed in range(3):

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from typing import Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -54,6 +54,14 @@ class Statistic(Protocol[T]):
 
     def add(self, so_far: T | None, latents: Tensor, labels: Tensor | None) -> T:
         """The summary with one more batch; `labels` is None where the client has none."""
+
+
+@runtime_checkable
+class ManyAtOnce(Protocol[T]):
+    """A statistic that is faster for many clients at once."""
+
+    def of_each(self, latents: Tensor, labels: Tensor | None, ends: Sequence[int]) -> list[T]:
+        """The summary of every client; their latents lie one after another and end at `ends`."""
 
 
 class DivergedError(RuntimeError):

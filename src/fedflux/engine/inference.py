@@ -1,6 +1,7 @@
 """Evaluation, predictions, losses and latents in large batches: clients that share a model are run together."""
 
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import TypeVar
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.arena import Arena, OnDevice, ranges
-from fedflux.engine.base import Statistic
+from fedflux.engine.base import ManyAtOnce, Statistic
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.stack import Parameters, Stack
@@ -83,20 +84,22 @@ class BatchedEngine(LoopEngine):
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
         """A statistic of every client's latents; latents that were just made for the same clients are used again."""
-        if any(len(one) == 0 for one in clients):
-            raise ValueError("a client without examples has no statistic")
-        if not clients:
+        given = list(clients)
+        if not given:
             return []
-        data = self._joined(clients)
-        latents = self._latents(stack, clients, data)
+        data = self._joined(given)
+        if (data.sizes == 0).any():
+            raise ValueError("a client without examples has no statistic")
+        latents = self._latents(stack, given, data)
         if latents is None:
             return super().reduce(stack, clients, statistic)
-        found = []
-        begins = data.bounds.tolist()
-        for k, (one, first) in enumerate(zip(clients, data.begins.tolist(), strict=True)):
-            labels = data.y[first : first + len(one.x)] if isinstance(one, Labelled) else None
-            found.append(statistic.add(None, latents[begins[k] : begins[k + 1]], labels))
-        return found
+        labels = data.y[data.rows()] if all(isinstance(one, Labelled) for one in given) else None
+        ends = data.bounds[1:].tolist()
+        if isinstance(statistic, ManyAtOnce):
+            found: list[T] = statistic.of_each(latents, labels, ends)
+            return found
+        parts = [slice(begin, end) for begin, end in pairwise([0, *ends])]
+        return [statistic.add(None, latents[rows], None if labels is None else labels[rows]) for rows in parts]
 
     def _pieces(self, x: Tensor, rows: Tensor) -> tuple[Tensor, ...]:
         """Rows by batches that fit; large images in small batches."""
@@ -122,7 +125,7 @@ class BatchedEngine(LoopEngine):
                 return None
             rest = [self._encode(stack.row(0), self._images(data.x[piece])) for piece in pieces[1:]]
         latents = torch.cat([first, *rest])
-        self._latest = (stack, tuple(clients), latents)
+        self._latest = (stack, clients, latents)
         return latents
 
     def _mixed(self, predictor: Predictor, members: list[int], data: OnDevice) -> Tensor:

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import torch
@@ -33,6 +34,12 @@ class LatentRange:
         if so_far is None:
             return low, high
         return torch.minimum(so_far[0], low), torch.maximum(so_far[1], high)
+
+    def of_each(self, latents: Tensor, labels: Tensor | None, ends: Sequence[int]) -> list[tuple[Tensor, Tensor]]:
+        """The ranges of many clients whose latents lie one after another, on the host after one trip."""
+        each = [self.add(None, latents[begin:end], None) for begin, end in pairwise([0, *ends])]
+        low, high = (torch.stack(side).cpu() for side in zip(*each, strict=True))
+        return list(zip(low, high, strict=True))
 
 
 def client_bounds(latent_range: tuple[Tensor, Tensor]) -> Bounds:

@@ -10,13 +10,13 @@ from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import gammaln
-from scipy.stats import binom, chi2
-from scipy.stats import f as fisher
+from scipy.special import chdtrc, fdtrc, gammaln
+from scipy.stats import chi2
 
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.noise import known_covariance, log_noisy_labels, log_tail, quadratic, share_noise
-from fedflux.flux.sums import group_sums, precision
+from fedflux.flux.label_counts import log_labels, share_noise
+from fedflux.flux.noise import known_covariance, log_tail, quadratic
+from fedflux.flux.sums import group_sums, precision, spans
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -29,8 +29,6 @@ VARIANCE_PRIOR = 4.0
 """Samples' worth of the pair's average class variance that each class variance is shrunk with."""
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
-LEAST_EXPECTED = 1.0
-"""Expected examples, in the smaller group, below which a label is not counted by itself."""
 CHUNK = 512
 """Pairs compared at once, which bounds memory."""
 
@@ -158,10 +156,10 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
     usable = (np.minimum(*weights) >= 1) & enough
     with np.errstate(divide="ignore"):
         scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
-    covariance = _noise_covariance(pool, i, j, freedom, prior)
-    difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0)
-    known = _known(pool, i) + _known(pool, j) if pool.noise.any() else None
-    squared = quadratic(covariance, difference)
+    correlation, deviation = _noise_shape(pool, i, j, freedom, prior)
+    difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0) / deviation
+    known = _scaled(_known(pool, i) + _known(pool, j), 1 / deviation) if pool.noise.any() else None
+    squared = quadratic(correlation, difference)
     stretch, second = _hotelling(length, freedom, prior)
 
     def judge(rows: Index, granted: float) -> tuple[Array, Array, Array]:
@@ -169,20 +167,16 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
         grown = scale[rows] + granted**2
         statistic = squared[rows] / grown
         if known is not None:
-            statistic = quadratic(covariance[rows] * grown[..., None, None] + known[rows], difference[rows])
+            statistic = quadratic(correlation[rows] * grown[..., None, None] + known[rows], difference[rows])
         classes = np.where(usable[rows], _log_fisher(statistic, stretch[rows], second[rows], length), 0.0)
-        mine, theirs = labels[0][rows], labels[1][rows]
-        noisy = blur.any()
-        counts = log_noisy_labels(mine, theirs, granted, blur[rows]) if noisy else _log_labels(mine, theirs, granted)
+        counts = label_evidence(pool, i[rows], j[rows], granted)
         return classes, _log_joint(classes, usable[rows], length), counts
 
-    labels = pool.labels[i], pool.labels[j]
-    blur = share_noise(labels[0], pool.label_noise[i]) + share_noise(labels[1], pool.label_noise[j])
     everything = np.arange(len(i))
     classes, joint, counts = judge(everything, 0.0)
     trifle = _strongest(classes, joint, counts)
     # against the sampling noise of few examples the floor is nothing, and both answers are the same
-    sizes = labels[0].sum(axis=1), labels[1].sum(axis=1)
+    sizes = pool.labels[i].sum(axis=1), pool.labels[j].sum(axis=1)
     sharpest = np.maximum(np.where(usable, 1 / scale, 0).max(axis=1, initial=0), np.minimum(*sizes))
     matters = np.flatnonzero(floor**2 * sharpest > 0.02)
     if len(matters):
@@ -190,12 +184,24 @@ def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
     return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, trifle)
 
 
+def label_evidence(pool: Pool, i: Index, j: Index, floor: float) -> Array:
+    """(P,): log p of the label counts alone, once `floor` deviations count as noise."""
+    parts = [_label_evidence(pool, i[rows], j[rows], floor) for rows in spans(len(i))]
+    return np.concatenate([np.zeros(0), *parts])
+
+
+def _label_evidence(pool: Pool, i: Index, j: Index, floor: float) -> Array:
+    labels = pool.labels[i], pool.labels[j]
+    blur = share_noise(labels[0], pool.label_noise[i]) + share_noise(labels[1], pool.label_noise[j])
+    return log_labels(*labels, blur, floor)
+
+
 def _known(pool: Pool, i: Index) -> Array:
     return known_covariance(pool.mean[i], pool.weight[i], pool.noise[i], pool.label_noise[i])
 
 
-def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Array) -> Array:
-    """Within-class covariance of each pair and class, shrunk towards the pair's average where samples are few."""
+def _noise_shape(pool: Pool, i: Index, j: Index, freedom: Array, prior: Array) -> tuple[Array, Array]:
+    """Within-class correlation and deviation of each pair and class; few samples are shrunk to the pair's average."""
     degrees = np.maximum(freedom, 1)[..., None, None]
     pooled = pool.covariance[i] * (pool.weight[i][..., None, None] / degrees)
     pooled += pool.covariance[j] * (pool.weight[j][..., None, None] / degrees)
@@ -203,16 +209,16 @@ def _noise_covariance(pool: Pool, i: Index, j: Index, freedom: Array, prior: Arr
     share = freedom / np.maximum(freedom.sum(axis=1, keepdims=True), 1e-12)
     typical = np.einsum("pu,pui->pi", share, variance)[:, None]
     tiny = 1e-12 * typical.max(axis=2, keepdims=True) + 1e-30
-    correlation = _scaled(pooled, 1 / np.sqrt(np.maximum(variance, tiny)))
-    average = np.einsum("pu,puij->pij", share, correlation)[:, None]
-    trust = (freedom / np.maximum(freedom + prior, 1e-12))[..., None, None]
-    correlation *= trust
-    correlation += average * (1 - trust)
+    trust = freedom / np.maximum(freedom + prior, 1e-12)
+    correlation = _scaled(pooled, np.sqrt(trust[..., None] / np.maximum(variance, tiny)))
+    whole = share / np.where(trust > 0, trust, 1.0)
+    average = np.einsum("pu,puij->pij", whole, correlation)[:, None]
+    correlation += average * (1 - trust)[..., None, None]
     diagonal = np.arange(correlation.shape[-1])
     correlation[..., diagonal, diagonal] = 1.0
     seen = freedom[..., None]
     shrunk = (seen * variance + VARIANCE_PRIOR * typical) / (seen + VARIANCE_PRIOR)
-    return _scaled(correlation, np.sqrt(shrunk + tiny))
+    return correlation, np.sqrt(shrunk + tiny)
 
 
 def _scaled(matrix: Array, factor: Array) -> Array:
@@ -232,7 +238,7 @@ def _hotelling(length: int, freedom: Array, prior: Array) -> tuple[Array, Array]
 
 
 def _log_fisher(statistic: Array, stretch: Array, second: Array, length: int) -> Array:
-    return log_tail(fisher.sf(statistic / stretch, length, second), statistic, length)
+    return log_tail(np.asarray(fdtrc(length, second, statistic / stretch)), statistic, length)
 
 
 @lru_cache(maxsize=8)
@@ -252,40 +258,7 @@ def _log_joint(classes: Array, usable: NDArray[np.bool_], length: int) -> Array:
     beyond = np.maximum(tails[-1] - classes, 0)  # the tail goes on at its rate: two units for each unit of log p
     total = np.where(usable, near + 2 * beyond, 0).sum(axis=1)
     freedom = np.maximum(length * usable.sum(axis=1), 1)
-    return np.where(usable.any(axis=1), log_tail(chi2.sf(total, freedom), total, freedom), 0.0)
-
-
-def _log_labels(first: Array, second: Array, floor: float) -> Array:
-    """Label counts on effective samples: Pearson's χ² of homogeneity, with labels too rare for it in one cell.
-
-    Where even that cell is too rare, the smaller group's count in it is judged by the binomial tail instead.
-    """
-    sizes = [np.maximum(c.sum(axis=1, keepdims=True), 1e-12) for c in (first, second)]
-    smaller = np.minimum(*sizes)
-    share = (first + second) / (sizes[0] + sizes[1])
-    rare = share * smaller < LEAST_EXPECTED
-    lumps = [np.where(rare, c, 0).sum(axis=1, keepdims=True) for c in (first, second)]
-    lump = (lumps[0] + lumps[1]) / (sizes[0] + sizes[1])
-    alone = lump * smaller < LEAST_EXPECTED
-    cells = [
-        np.column_stack([np.where(rare, 0, c), np.where(alone, 0, extra)])
-        for c, extra in zip((first, second), lumps, strict=True)
-    ]
-    totals = [np.maximum(c.sum(axis=1, keepdims=True), 1e-12) for c in cells]
-    share = (cells[0] + cells[1]) / (totals[0] + totals[1])
-    present = share > 0
-    scale = 1 / totals[0] + 1 / totals[1] + floor**2
-    gap = (cells[0] / totals[0] - cells[1] / totals[1]) ** 2 / np.where(present, share, 1.0) / scale
-    statistic = np.where(present, gap, 0).sum(axis=1)
-    freedom = np.maximum(present.sum(axis=1) - 1, 1)
-    common = log_tail(chi2.sf(statistic, freedom), statistic, freedom)
-    seen = np.where(sizes[0] <= sizes[1], *lumps)[:, 0]
-    tested = np.flatnonzero(alone[:, 0] & (seen > 0))
-    chance = np.minimum(lump[tested, 0] + floor, 1.0)
-    unusual = np.log(np.maximum(binom.sf(np.ceil(seen[tested]) - 1, np.ceil(smaller[tested, 0]), chance), 1e-300))
-    tail = common.copy()
-    tail[tested] = np.minimum(np.minimum(common[tested], unusual) + np.log(2), 0)
-    return np.where((first.sum(axis=1) > 0) & (second.sum(axis=1) > 0), tail, 0.0)
+    return np.where(usable.any(axis=1), log_tail(chdtrc(freedom, total), total, freedom), 0.0)
 
 
 def log_splits(first: Array, second: Array) -> Array:

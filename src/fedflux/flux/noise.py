@@ -2,7 +2,6 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
 
 Array = NDArray[np.float64]
 
@@ -18,41 +17,11 @@ def known_covariance(mean: Array, weight: Array, noise: Array, label_noise: Arra
     return np.asarray(noise[..., None, None] * np.eye(mean.shape[2]) + stretched)
 
 
-def share_noise(labels: Array, label_noise: Array) -> Array:
-    """(P,): what privacy added to the variance of a label's share before shares were made to add up to one.
-
-    `label_noise` is what is left of it on a count afterwards, 1 − 1/U of it.
-    """
-    classes = max(labels.shape[1], 2)
-    return np.asarray(label_noise / (1 - 1 / classes) / np.maximum(labels.sum(axis=1), 1.0) ** 2)
-
-
-def log_noisy_labels(first: Array, second: Array, floor: float, blur: Array) -> Array:
-    """Noisy label counts against each other: log p of the shares' difference under sampling and noise together.
-
-    The counts of a client were made to add up to its public size, so the noise, of variance `blur` on a share before
-    that, lies in the plane of differences that add up to nothing: one label is left out, the rest decides.
-    """
-    sizes = [np.maximum(counts.sum(axis=1, keepdims=True), 1.0) for counts in (first, second)]
-    share = np.maximum(first + second, 0) / (sizes[0] + sizes[1])
-    share /= np.maximum(share.sum(axis=1, keepdims=True), 1e-12)
-    classes = share.shape[1]
-    if classes < 2:
-        return np.zeros(len(first))
-    eye = np.eye(classes)
-    multinomial = share[:, :, None] * eye - share[:, :, None] * share[:, None, :]
-    scale = 1 / sizes[0] + 1 / sizes[1] + floor**2
-    covariance = scale[..., None] * multinomial + blur[:, None, None] * (eye - 1 / classes)
-    gap = first / sizes[0] - second / sizes[1]
-    statistic = quadratic(covariance[:, :-1, :-1], gap[:, :-1])
-    return log_tail(chi2.sf(statistic, classes - 1), statistic, classes - 1)
-
-
 def quadratic(matrix: Array, vector: Array) -> Array:
     """xᵀ M⁻¹ x for stacks of symmetric matrices."""
     ridge = 1e-9 * np.trace(matrix, axis1=-2, axis2=-1)[..., None, None] / matrix.shape[-1] + 1e-60
     solved = np.linalg.solve(matrix + ridge * np.eye(matrix.shape[-1]), vector[..., None])[..., 0]
-    return np.asarray((vector * solved).sum(axis=-1))
+    return np.asarray(np.maximum((vector * solved).sum(axis=-1), 0.0))
 
 
 def log_tail(probability: Array | float, statistic: Array, freedom: Array | int) -> Array:

@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from fedflux.flux.clustering.neighbours import approximate_neighbours
 from fedflux.flux.clustering.settling import settled
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.evidence import EFFECT_FLOOR, Array, Index, Pool, compare, log_splits
+from fedflux.flux.evidence import EFFECT_FLOOR, Array, Index, Pool, compare, label_evidence, log_splits
 from fedflux.flux.sums import EXACT
 
 ALL_PAIRS = 65
@@ -22,6 +22,8 @@ SCOUTS = 3
 """Beyond 20,000 groups merging begins with so many of the nearest, as long as it gets along."""
 WORTHWHILE = 0.95
 """Scouting ends with the first sweep that leaves more than this share of the groups."""
+ENOUGH = 0.98
+"""Beyond 20,000 groups everyone is looked at once more only if the last such look left less than this share of them."""
 REFUSED = -np.inf
 """The likeness of a pair whose test says no."""
 
@@ -61,7 +63,7 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         pool = Pool.of(X)
         labels = np.arange(len(pool))
         tested, changed = _nothing(), np.ones(len(pool), dtype=bool)
-        asking, scouting = changed, len(pool) > EXACT
+        asking, scouting, looked = changed, len(pool) > EXACT, np.inf
         while len(pool) > 1:
             first, second = candidate_pairs(pool, SCOUTS if scouting else NEIGHBOURS, asking)
             fresh = (changed[first] | changed[second]) & ~tested.hold(first, second)
@@ -74,10 +76,10 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
                 asking = changed | (hopeful & ~tested.hopes(len(sizes)))  # those whose partner went to another
                 scouting = scouting and EXACT < len(sizes) < WORTHWHILE * len(pool)
                 pool, labels = pool.merge(group), group[labels]
-            elif changed.all() and not scouting:
+            elif (changed.all() and not scouting) or len(pool) > max(EXACT, ENOUGH * looked):
                 break
             else:  # nothing new among what changed: look at every pair once more before stopping
-                changed, scouting = np.ones(len(pool), dtype=bool), False
+                changed, scouting, looked = np.ones(len(pool), dtype=bool), False, len(pool)
                 asking = changed
         clients = Pool.of(X)  # again, so that very many single clients are not held while groups merge
         self.labels_ = settled(clients, labels)
@@ -86,12 +88,17 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
 
     def _test(self, pool: Pool, first: Index, second: Index, clients: int) -> "_Pairs":
         """The pairs with their likeness, `REFUSED` where one distribution cannot explain both."""
-        evidence = compare(pool, first, second, self.floor)
         sizes = pool.members[first], pool.members[second]
-        unions = np.log(clients / (sizes[0] + sizes[1]))
-        chance = evidence.total + log_splits(*sizes) + unions >= np.log(self.alpha)
-        survives = chance | (evidence.trifle >= np.log(self.alpha))
-        return _Pairs(first, second, np.where(survives, evidence.likeness, REFUSED))
+        found = log_splits(*sizes) + np.log(clients / (sizes[0] + sizes[1]))
+        level = np.log(self.alpha)
+        likeness = np.full(len(first), REFUSED)
+        # labels alone refuse many a pair, and cost next to nothing
+        shares = [np.log(3) + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
+        rest = np.flatnonzero((shares[0] + found >= level) | (shares[1] >= level))
+        evidence = compare(pool, first[rest], second[rest], self.floor)
+        survives = (evidence.total + found[rest] >= level) | (evidence.trifle >= level)
+        likeness[rest] = np.where(survives, evidence.likeness, REFUSED)
+        return _Pairs(first, second, likeness)
 
 
 @dataclass(frozen=True, eq=False)
