@@ -10,7 +10,7 @@ from tests.flux.making import Population, describe_samples
 from fedflux.flux.clustering import CalibratedClustering, Clusterer, find_clusters
 from fedflux.flux.clustering import calibrated as module
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.evidence import Pool
+from fedflux.flux.evidence import Evidence, Pool, compare
 from fedflux.flux.why import explain
 
 
@@ -41,9 +41,13 @@ def test_labels_that_refuse_a_pair_by_themselves_spare_a_test_and_change_none(mo
     pool = Pool.of(describe_samples(clients, 10))
     first, second = (ends.astype(np.int64) for ends in np.triu_indices(24, 1))
     spared = CalibratedClustering()._test(pool, first, second, 24)
-    asked = []
-    whole = module.compare
-    monkeypatch.setattr(module, "compare", lambda pool, i, *rest: asked.append(len(i)) or whole(pool, i, *rest))
+    asked: list[int] = []
+
+    def counting(pool: Pool, i: NDArray[np.int64], j: NDArray[np.int64], floor: float) -> Evidence:
+        asked.append(len(i))
+        return compare(pool, i, j, floor)
+
+    monkeypatch.setattr(module, "compare", counting)
     np.testing.assert_array_equal(spared.likeness, CalibratedClustering()._test(pool, first, second, 24).likeness)
     assert 0 < asked[0] < len(first)
     monkeypatch.setattr(module, "label_evidence", lambda pool, i, j, floor: np.zeros(len(i)))

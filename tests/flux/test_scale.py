@@ -15,6 +15,7 @@ from fedflux.flux.assignment import Marginals, cluster_centroids
 from fedflux.flux.clustering import AdaptiveDBSCAN, CalibratedClustering, Clusterer, find_clusters, with_centroids
 from fedflux.flux.clustering import adaptive_dbscan as dbscan_module
 from fedflux.flux.clustering import calibrated as calibrated_module
+from fedflux.flux.clustering.calibrated import candidate_pairs
 from fedflux.flux.clustering.neighbours import approximate_neighbours
 from fedflux.flux.clustering.strips import Strips
 from fedflux.flux.evidence import Pool
@@ -80,11 +81,13 @@ def test_different_clients_stay_apart_at_scale() -> None:
 @pytest.mark.usefixtures("at_scale")
 def test_looking_at_everyone_ends_when_it_gains_next_to_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     """Cells drawn anew show every time a few neighbours that nobody had seen; that must not go on for ever."""
-    looks = []
-    pairs = calibrated_module.candidate_pairs
-    monkeypatch.setattr(
-        calibrated_module, "candidate_pairs", lambda *args: looks.append(bool(args[2].all())) or pairs(*args)
-    )
+    looks: list[bool] = []
+
+    def counting(pool: Pool, neighbours: int, asking: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        looks.append(bool(asking.all()))
+        return candidate_pairs(pool, neighbours, asking)
+
+    monkeypatch.setattr(calibrated_module, "candidate_pairs", counting)
     CalibratedClustering().fit(many_clients(0, np.arange(3000), 2.5, changed=10))
     assert 2 <= sum(looks) <= 4
 
