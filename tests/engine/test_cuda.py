@@ -1,5 +1,6 @@
 """Recorded steps on a real GPU against the loop there; on machines without one there is nothing to test."""
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -10,16 +11,22 @@ from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_fe
 from fedflux.data import Federation
 from fedflux.engine import Job, Key, LoopEngine, Stack
 from fedflux.engine.stacked import stacked_engine
+from fedflux.flux.bounds import LatentRange, client_bounds, merge_bounds
+from fedflux.flux.moments import MomentStatistic
+from fedflux.flux.projector import fit_projector
 from fedflux.models import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
 
 @pytest.fixture(autouse=True)
-def strict(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.backends.cuda.matmul, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(torch.backends.cudnn, "deterministic", True)
+def strict() -> Iterator[None]:
+    """Torch's switches are properties, which monkeypatch would delete instead of restoring."""
+    matmul, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = False, False, True
+    yield
+    matmul.allow_tf32, cudnn.allow_tf32, cudnn.deterministic = before
 
 
 def engines(model: str, dtype: torch.dtype) -> tuple[Federation, LoopEngine, LoopEngine]:
@@ -63,3 +70,16 @@ def test_copies_are_counted_alike() -> None:
     cohort = twice.cohort(range(7))
     one, two = (engine.train(loop.initial(), cohort, everyone(twice), TRAINING, Key(5, 1)) for engine in (loop, other))
     assert apart(one, two) < 1e-8
+
+
+@pytest.mark.parametrize("labelled", [True, False])
+def test_moments_of_many_clients_at_once_are_those_of_each(labelled: bool) -> None:
+    federation, loop, other = engines("lenet5", torch.float64)
+    cohort = federation.cohort(range(7))
+    held = cohort.held("train") if labelled else cohort.features("train")
+    ranges = loop.reduce(loop.initial(), held, LatentRange())
+    projector = fit_projector(merge_bounds([client_bounds(one) for one in ranges]))
+    statistic = MomentStatistic(projector, 5 if labelled else None)
+    one, two = (engine.reduce(loop.initial(), held, statistic) for engine in (loop, other))
+    for alone, together in zip(one, two, strict=True):
+        torch.testing.assert_close(together.table, alone.table.cpu(), rtol=1e-9, atol=1e-9)

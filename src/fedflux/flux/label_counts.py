@@ -1,4 +1,4 @@
-"""Do two groups of clients hold their labels in the same shares? Tests on label counts, exact or blurred by privacy."""
+"""Labels of groups of clients: tests of "the same shares", exact or blurred by privacy, and how likely others are."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,12 @@ def log_labels(first: Array, second: Array, blur: Array, floor: float) -> Array:
     `blur` is the variance that privacy added to the pair's difference of shares, 0 where there is none.
     """
     return _log_blurred(first, second, floor, blur) if blur.any() else _log_counts(first, second, floor)
+
+
+def log_shares(counts: Array) -> Array:
+    """(G, U): the log-probability of each label for one more example of a group (Krichevsky and Trofimov's)."""
+    more = counts + 0.5
+    return np.asarray(np.log(more / more.sum(axis=1, keepdims=True)))
 
 
 def share_noise(labels: Array, label_noise: Array) -> Array:

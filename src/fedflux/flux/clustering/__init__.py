@@ -16,6 +16,7 @@ from fedflux.flux.clustering.calibrated import CalibratedClustering, common_whit
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import Pool, compare
+from fedflux.flux.label_counts import log_shares
 from fedflux.flux.novelty import LEVEL, Judgement, Null, judge
 from fedflux.flux.scaling import BlockScaler
 from fedflux.flux.sums import EXACT
@@ -104,8 +105,13 @@ class Clusters:
             search = NearestNeighbors(n_neighbors=SHORTLIST).fit(points[:clusters])
             listed = np.sort(search.kneighbors(points[clusters:], return_distance=False), axis=1)
         second = np.repeat(np.arange(clients), listed.shape[1]) + clusters
-        fit = compare(both, listed.ravel(), second).likeness.reshape(listed.shape)
-        return np.asarray(listed[np.arange(clients), fit.argmax(axis=1)], dtype=np.int64)
+        evidence = compare(both, listed.ravel(), second)
+        fit = evidence.likeness
+        if not both.label_noise.any():  # how likely the labels are tells more than how unusual: some cannot be
+            likely = both.weight[clusters:] @ log_shares(self.pool.weight).T
+            fit = fit - evidence.labels + np.take_along_axis(likely, listed, axis=1).ravel()
+        best = fit.reshape(listed.shape).argmax(axis=1)
+        return np.asarray(listed[np.arange(clients), best], dtype=np.int64)
 
     def place_unlabelled(
         self, newcomers: Descriptors, calibrated: bool = True

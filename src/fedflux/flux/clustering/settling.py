@@ -8,8 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.special import xlogy
 
 from fedflux.flux.evidence import Array, Index, Pool
+from fedflux.flux.label_counts import log_shares
 from fedflux.flux.sums import group_sums, spans
 
 CLEARLY = 10.0
@@ -45,40 +47,30 @@ def settled(pool: Pool, labels: Index) -> Index:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Clients or clusters: whitened class means and square roots of label shares, each with the examples behind it."""
+    """Clients or clusters: whitened class means, and the examples behind each, which are the label counts too."""
 
     points: Array
     """(G, U, l), in which scatter within classes is one."""
-    weight: Array
+    counts: Array
     """(G, U)."""
-    shares: Array
-    """(G, U), in which squared distance is a quarter of χ² over precision."""
-    sizes: Array
-    """(G,)."""
 
     @staticmethod
     def of(pool: Pool) -> "_Groups":
-        counts = np.maximum(pool.labels, 0.0)
-        sizes = counts.sum(axis=1)
-        shares = np.sqrt(counts / np.maximum(sizes, 1e-12)[:, None])
-        return _Groups(_white_means(pool), np.where(pool.weight >= 1, pool.weight, 0.0), shares, sizes)
+        return _Groups(_white_means(pool), np.where(pool.weight >= 1, pool.weight, 0.0))
 
     def take(self, rows: Index | slice) -> "_Groups":
-        return _Groups(self.points[rows], self.weight[rows], self.shares[rows], self.sizes[rows])
+        return _Groups(self.points[rows], self.counts[rows])
 
     def merged(self, labels: Index, clusters: int) -> "_Groups":
-        weight, sizes = group_sums(self.weight, labels, clusters), group_sums(self.sizes, labels, clusters)
-        first = group_sums(self.weight[..., None] * self.points, labels, clusters)
-        counts = group_sums(self.shares**2 * self.sizes[:, None], labels, clusters)
-        return _Groups(_over(first, weight), weight, np.sqrt(_over(counts, sizes)), sizes)
+        counts = group_sums(self.counts, labels, clusters)
+        return _Groups(_over(group_sums(self.counts[..., None] * self.points, labels, clusters), counts), counts)
 
     def without(self, others: "_Groups") -> "_Groups":
         """Each group less one of its members, row by row."""
-        weight = np.where(self.weight - others.weight >= 1, self.weight - others.weight, 0.0)
-        sizes = np.maximum(self.sizes - others.sizes, 0.0)
-        first = self.weight[..., None] * self.points - others.weight[..., None] * others.points
-        counts = np.maximum(self.shares**2 * self.sizes[:, None] - others.shares**2 * others.sizes[:, None], 0.0)
-        return _Groups(_over(first, weight), weight, np.sqrt(_over(counts, sizes)), sizes)
+        left = self.counts - others.counts
+        counts = np.where(left > 0.5, left, 0.0)  # whoever holds a class has one example of it at least
+        first = self.counts[..., None] * self.points - others.counts[..., None] * others.points
+        return _Groups(_over(first, counts), counts)
 
 
 def _over(sums: Array, weight: Array) -> Array:
@@ -95,7 +87,7 @@ def _moves(clients: _Groups, labels: Index, clusters: int) -> Index:
         distances = _distances(some, groups)
         distances[np.arange(len(own)), own] = np.inf
         best[rows] = distances.argmin(axis=1)
-        gain[rows] = np.where(rest.sizes > 1e-9, _gain(some, rest, groups.take(best[rows])), -np.inf)
+        gain[rows] = np.where(rest.counts.any(axis=1), _gain(some, rest, groups.take(best[rows])), -np.inf)
     return _few_at_a_time(labels, best, gain, CLEARLY + 2 * np.log(clusters))
 
 
@@ -115,35 +107,43 @@ def _few_at_a_time(labels: Index, best: Index, gain: Array, bar: float) -> Index
 
 
 def _gain(clients: _Groups, own: _Groups, other: _Groups) -> Array:
-    """By how much the other group explains each client better than its own, on the classes that both groups know.
+    """By how much the other group explains each client better than its own.
 
-    In squared distances and in twice the log-likelihood, whichever is less. A small group is uncertain: distances to it
-    are measured in larger units, which favours it, and its likelihood is spread wider, which counts against it.
+    Twice over, and the less of the two counts. In squared distances a small group is uncertain: distances to it are
+    measured in larger units, which favours it. In twice the log-likelihood of the client's examples given the group's
+    it is spread wider, which counts against it. Means are compared on the classes that both groups know, labels on all.
     """
-    both = (own.weight > 0) & (other.weight > 0)
+    both = (own.counts > 0) & (other.counts > 0)
     distances, spreads = zip(*(_paired(clients, group, both) for group in (own, other)), strict=True)
+    deviances = [_deviance(clients.counts, group.counts) for group in (own, other)]
+    unlikely = [-2 * (clients.counts * log_shares(group.counts)).sum(axis=1) for group in (own, other)]
     nearer = distances[0] - distances[1]
-    return np.asarray(np.minimum(nearer, nearer + spreads[0] - spreads[1]))
+    likelier = nearer + spreads[0] - spreads[1]
+    return np.asarray(np.minimum(nearer + deviances[0] - deviances[1], likelier + unlikely[0] - unlikely[1]))
 
 
 def _paired(clients: _Groups, groups: _Groups, classes: NDArray[np.bool_]) -> tuple[Array, Array]:
     """T² of one group for each client over some classes, and the logarithm of the determinant that goes with it."""
-    precision = np.where(classes, _precision(clients.weight, groups.weight), 0.0)
+    precision = np.where(classes, _precision(clients.counts, groups.counts), 0.0)
     spread = -np.log(np.where(precision > 0, precision, 1.0)).sum(axis=1) * clients.points.shape[2]
-    of_labels = _precision(clients.sizes, groups.sizes)
-    squared = (precision * ((clients.points - groups.points) ** 2).sum(axis=2)).sum(axis=1)
-    squared += of_labels * 4 * ((clients.shares - groups.shares) ** 2).sum(axis=1)
-    free = np.maximum((clients.shares.shape[1] - 1), 1)
-    return squared, spread - np.log(np.maximum(of_labels, 1e-12)) * free
+    return (precision * ((clients.points - groups.points) ** 2).sum(axis=2)).sum(axis=1), spread
+
+
+def _deviance(first: Array, second: Array) -> Array:
+    """G² of two rows of label counts: about χ² where both are drawn from the same shares."""
+    sizes = [np.maximum(counts.sum(axis=1, keepdims=True), 1e-12) for counts in (first, second)]
+    share = (first + second) / (sizes[0] + sizes[1])
+    parts = (xlogy(c, c / size) - xlogy(c, share) for c, size in zip((first, second), sizes, strict=True))
+    return np.asarray(2 * sum(part.sum(axis=1) for part in parts))
 
 
 def _distances(clients: _Groups, groups: _Groups) -> Array:
-    """(clients × groups) T² of class means and label shares together; a class that a group lacks counts as noise."""
-    total = _precision(clients.sizes[:, None], groups.sizes[None]) * 4 * _squared(clients.shares, groups.shares)
-    for u in range(clients.weight.shape[1]):
-        scale = _precision(clients.weight[:, u, None], groups.weight[None, :, u])
+    """(clients × groups) T² of class means, and how unlikely the labels; a class that a group lacks counts as noise."""
+    total = -2 * clients.counts @ log_shares(groups.counts).T
+    for u in range(clients.counts.shape[1]):
+        scale = _precision(clients.counts[:, u, None], groups.counts[None, :, u])
         total += scale * _squared(clients.points[:, u], groups.points[:, u])
-        total += np.where((scale == 0) & (clients.weight[:, u, None] > 0), clients.points.shape[2], 0.0)
+        total += np.where((scale == 0) & (clients.counts[:, u, None] > 0), clients.points.shape[2], 0.0)
     return np.asarray(total)
 
 
