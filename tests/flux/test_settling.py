@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.flux.making import Population, describe_samples
 
+from fedflux.flux.clustering import with_centroids
 from fedflux.flux.clustering.calibrated import CalibratedClustering
 from fedflux.flux.clustering.settling import settled
 from fedflux.flux.descriptor import Descriptors
@@ -54,6 +55,22 @@ def test_clusters_that_differ_in_labels_alone_stay() -> None:
     wrong = truth.copy()
     wrong[0] = 1
     np.testing.assert_array_equal(settled(Pool.of(descriptors), wrong), truth)
+
+
+def test_one_example_of_a_label_that_nobody_there_holds_decides() -> None:
+    """Two sets of labels that share two of four: whoever holds mostly those is near both, and belongs to one."""
+    world, rng = Population(7, CLASSES, 6), np.random.default_rng(7)
+    shares = np.array([[1, 1, 1, 0, 1, 0], [0, 1, 1, 1, 0, 1]]) / 4
+    truth = np.arange(400) % 2
+    clients = [world.draw(rng, 8, shares[kind]) for kind in truth]
+    labels = np.array([0] + [1] * 4 + [2] * 3)
+    clients[0] = world.mean[labels] + np.einsum("ni,nij->nj", rng.normal(size=(8, 6)), world.mix[labels]), labels
+    descriptors = describe_samples(clients, CLASSES)
+    wrong = truth.copy()
+    wrong[0] = 1
+    np.testing.assert_array_equal(settled(Pool.of(descriptors), wrong), truth)
+    late = with_centroids(descriptors.take(np.arange(1, 400)), truth[1:])  # numbered by their first client
+    assert late.place(descriptors.take([0]))[0] == late.labels[1]
 
 
 def test_one_distribution_parted_by_chance_hardly_moves() -> None:
