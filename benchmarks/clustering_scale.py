@@ -1,6 +1,6 @@
 """How long clustering takes, what it needs and what it finds, from 10,000 to 100,000 clients of synthetic worlds.
 
-python -m benchmarks.clustering_scale --out FOLDER            (from the repository's root; an hour or so)
+python -m benchmarks.clustering_scale --out FOLDER            (from the repository's root; twenty minutes or so)
 """
 
 import argparse
