@@ -271,6 +271,18 @@ def test_evaluation_predictions_losses_and_statistics_agree(model: str) -> None:
         np.testing.assert_allclose(moments(mine).mean, moments(theirs).mean, atol=1e-9)
 
 
+def test_a_statistic_is_given_labels_where_there_are_any() -> None:
+    class Labels:
+        def add(self, so_far: int | None, latents: torch.Tensor, labels: torch.Tensor | None) -> int:
+            return (so_far or 0) + (0 if labels is None else len(labels))
+
+    federation, loop, other = pair("mlp")
+    cohort = federation.cohort(range(3))
+    mixed = [cohort.data(0, "train"), cohort.data(1, "train").features(), cohort.data(2, "train")]
+    found = [engine.reduce(loop.initial(), mixed, Labels()) for engine in (loop, other)]
+    assert found[0] == found[1] == [len(mixed[0]), 0, len(mixed[2])]
+
+
 def test_a_client_without_examples_in_a_split_has_no_score() -> None:
     _, loop, other = pair("mlp")
     small = make_federation(SHAPES["mlp"], (12, 4))

@@ -95,7 +95,7 @@ def test_moments_match_numpy_on_raw_latents(n: int, chunk: int, classes: int) ->
 
 @pytest.mark.parametrize("labelled", [True, False])
 def test_many_clients_at_once_are_what_each_is_alone(labelled: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedflux.flux.moments.EXAMPLES", {"cpu": 50})
+    monkeypatch.setattr("fedflux.flux.moments.EXPANDED", {"cpu": 8 * 73 * 50})  # fifty examples
     rng = np.random.default_rng(3)
     sizes = [7, 60, 1, 20, 30, 5]
     latents = torch.from_numpy(rng.normal(size=(sum(sizes), 8)).astype(np.float32))

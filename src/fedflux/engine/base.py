@@ -58,7 +58,7 @@ class Statistic(Protocol[T]):
 
 @runtime_checkable
 class ManyAtOnce(Protocol[T]):
-    """A statistic that is faster for many clients at once."""
+    """A statistic that is faster for many clients at once, with the same result as `add` for each."""
 
     def of_each(self, latents: Tensor, labels: Tensor | None, ends: Sequence[int]) -> list[T]:
         """The summary of every client; their latents lie one after another and end at `ends`."""

@@ -90,10 +90,11 @@ class BatchedEngine(LoopEngine):
         data = self._joined(given)
         if (data.sizes == 0).any():
             raise ValueError("a client without examples has no statistic")
-        latents = self._latents(stack, given, data)
+        labelled = [isinstance(one, Labelled) for one in given]
+        latents = self._latents(stack, given, data) if all(labelled) or not any(labelled) else None
         if latents is None:
             return super().reduce(stack, clients, statistic)
-        labels = data.y[data.rows()] if all(isinstance(one, Labelled) for one in given) else None
+        labels = data.y[data.rows()] if all(labelled) else None
         ends = data.bounds[1:].tolist()
         if isinstance(statistic, ManyAtOnce):
             found: list[T] = statistic.of_each(latents, labels, ends)

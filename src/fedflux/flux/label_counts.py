@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, chdtrc
+from scipy.special import bdtrc, chdtrc, gammaln
 
 from fedflux.flux.noise import log_tail, quadratic
 
@@ -20,10 +20,35 @@ def log_labels(first: Array, second: Array, blur: Array, floor: float) -> Array:
     return _log_blurred(first, second, floor, blur) if blur.any() else _log_counts(first, second, floor)
 
 
-def log_shares(counts: Array) -> Array:
-    """(G, U): the log-probability of each label for one more example of a group (Krichevsky and Trofimov's)."""
-    more = counts + 0.5
-    return np.asarray(np.log(more / more.sum(axis=1, keepdims=True)))
+def observed(labels: Array, weight: Array) -> Array:
+    """(G, U): label counts of clients as evidence: shares come from all copies, but a label that is held was seen once
+    at least.
+    """
+    return np.where(weight >= 1, np.maximum(labels, 1.0), np.maximum(labels, 0.0))
+
+
+def fitted_prior(groups: Array) -> Array:
+    """(U,): what a group expects before it has seen any label: the federation's shares, worth as many examples as make
+    the groups' counts (M, U) likeliest. Where all hold the same shares that is many, and small groups lose nothing.
+    """
+    held = groups.sum(axis=0)
+    shares = np.maximum(held / max(held.sum(), 1e-12), 1e-6)
+    known = np.ones_like(groups, dtype=bool)
+    strengths = [0.5 * len(held) * 10.0**power for power in range(6)]
+    fits = [log_predictive(groups, np.zeros_like(groups), known, worth * shares).sum() for worth in strengths]
+    return np.asarray(strengths[int(np.argmax(fits))] * shares)
+
+
+def log_predictive(counts: Array, groups: Array, known: NDArray[np.bool_], prior: Array) -> Array:
+    """(P,): how likely clients' label counts (P, U) are for whoever has seen a group's (P, U) and expected the `prior`:
+    a Dirichlet-multinomial.
+
+    Labels that are not `known` say nothing about which group it is and are left out.
+    """
+    seen, new = (np.where(known, values, 0.0) for values in (groups + prior, counts))
+    single = gammaln(np.where(known, seen + new, 1.0)) - gammaln(np.where(known, seen, 1.0))
+    total = seen.sum(axis=1)
+    return np.asarray(single.sum(axis=1) - gammaln(total + new.sum(axis=1) + 1e-300) + gammaln(total + 1e-300))
 
 
 def share_noise(labels: Array, label_noise: Array) -> Array:

@@ -12,8 +12,8 @@ from torch.nn.functional import one_hot
 
 from fedflux.flux.projector import Projector
 
-EXAMPLES = {"cuda": 2**18, "cpu": 2**9}
-"""Examples expanded at once, by kind of device: a GPU likes many, a core what its cache holds."""
+EXPANDED = {"cuda": 2**29, "cpu": 2**20}
+"""Bytes of products made at once, by kind of device: a GPU likes many, a core what its cache holds."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,7 +42,9 @@ class MomentStatistic:
     def of_each(self, latents: Tensor, labels: Tensor | None, ends: Sequence[int]) -> list[MomentSums]:
         """The sums of many clients whose latents lie one after another, on the host: one product a client, one trip."""
         tables, begin = [], 0
-        for some in _together(ends, EXAMPLES.get(latents.device.type, 2**9)):
+        length = len(self.projector)
+        each = 8 * (1 + length + length**2)
+        for some in _together(ends, EXPANDED.get(latents.device.type, 2**20) // each):
             rows = slice(begin, some[-1])
             groups, powers = self._expanded(latents[rows], None if labels is None else labels[rows])
             edges = [0, *(end - begin for end in some)]

@@ -68,7 +68,7 @@ def _principal_axes(centred: NDArray[np.float64], count: int) -> NDArray[np.floa
     products = centred @ centred.T if wide else centred.T @ centred
     most = min(count, len(products))
     values, vectors = eigh(products, subset_by_index=(len(products) - most, len(products) - 1))
-    if values[0] <= 1e-8 * values[-1]:
+    if values[0] <= 1e-6 * values[-1]:
         return np.asarray(np.linalg.svd(centred, full_matrices=False)[2][:count])
     axes = vectors.T @ centred / np.sqrt(values)[:, None] if wide else vectors.T
     return np.asarray(axes[::-1])

@@ -16,7 +16,7 @@ from fedflux.flux.clustering.calibrated import CalibratedClustering, common_whit
 from fedflux.flux.clustering.silhouette import SilhouetteKMeans
 from fedflux.flux.descriptor import Descriptors
 from fedflux.flux.evidence import Pool, compare
-from fedflux.flux.label_counts import log_shares
+from fedflux.flux.label_counts import fitted_prior, log_predictive, observed
 from fedflux.flux.novelty import LEVEL, Judgement, Null, judge
 from fedflux.flux.scaling import BlockScaler
 from fedflux.flux.sums import EXACT
@@ -108,8 +108,11 @@ class Clusters:
         evidence = compare(both, listed.ravel(), second)
         fit = evidence.likeness
         if not both.label_noise.any():  # how likely the labels are tells more than how unusual: some cannot be
-            likely = both.weight[clusters:] @ log_shares(self.pool.weight).T
-            fit = fit - evidence.labels + np.take_along_axis(likely, listed, axis=1).ravel()
+            counts = observed(both.labels, both.weight)
+            known = np.tile(counts[:clusters].any(axis=0), (len(second), 1))
+            prior = fitted_prior(counts[:clusters])
+            likely = log_predictive(counts[second], counts[listed.ravel()], known, prior)
+            fit = fit - evidence.labels + likely
         best = fit.reshape(listed.shape).argmax(axis=1)
         return np.asarray(listed[np.arange(clients), best], dtype=np.int64)
 

@@ -92,9 +92,10 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         found = log_splits(*sizes) + np.log(clients / (sizes[0] + sizes[1]))
         level = np.log(self.alpha)
         likeness = np.full(len(first), REFUSED)
-        # labels alone refuse many a pair, and cost next to nothing
-        shares = [np.log(3) + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
-        rest = np.flatnonzero((shares[0] + found >= level) | (shares[1] >= level))
+        rest = np.arange(len(first))
+        if not pool.label_noise.any():  # labels alone refuse many a pair, and cost next to nothing
+            shares = [np.log(3) + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
+            rest = np.flatnonzero((shares[0] + found >= level) | (shares[1] >= level))
         evidence = compare(pool, first[rest], second[rest], self.floor)
         survives = (evidence.total + found[rest] >= level) | (evidence.trifle >= level)
         likeness[rest] = np.where(survives, evidence.likeness, REFUSED)

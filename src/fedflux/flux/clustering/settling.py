@@ -8,10 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import xlogy
 
 from fedflux.flux.evidence import Array, Index, Pool
-from fedflux.flux.label_counts import log_shares
+from fedflux.flux.label_counts import fitted_prior, log_predictive, observed
 from fedflux.flux.sums import group_sums, spans
 
 CLEARLY = 10.0
@@ -47,30 +46,44 @@ def settled(pool: Pool, labels: Index) -> Index:
 
 @dataclass(frozen=True, eq=False)
 class _Groups:
-    """Clients or clusters: whitened class means, and the examples behind each, which are the label counts too."""
+    """Clients or clusters: whitened class means with the examples behind each, and label counts."""
 
     points: Array
     """(G, U, l), in which scatter within classes is one."""
+    weight: Array
+    """(G, U)."""
     counts: Array
     """(G, U)."""
 
     @staticmethod
     def of(pool: Pool) -> "_Groups":
-        return _Groups(_white_means(pool), np.where(pool.weight >= 1, pool.weight, 0.0))
+        weight = np.where(pool.weight >= 1, pool.weight, 0.0)
+        return _Groups(_white_means(pool), weight, observed(pool.labels, pool.weight))
+
+    @property
+    def sizes(self) -> Array:
+        """(G,)."""
+        return np.asarray(self.counts.sum(axis=1))
+
+    @property
+    def roots(self) -> Array:
+        """(G, U): square roots of label shares, in which squared distance is a quarter of χ² over precision."""
+        return np.asarray(np.sqrt(self.counts / np.maximum(self.sizes, 1e-12)[:, None]))
 
     def take(self, rows: Index | slice) -> "_Groups":
-        return _Groups(self.points[rows], self.counts[rows])
+        return _Groups(self.points[rows], self.weight[rows], self.counts[rows])
 
     def merged(self, labels: Index, clusters: int) -> "_Groups":
-        counts = group_sums(self.counts, labels, clusters)
-        return _Groups(_over(group_sums(self.counts[..., None] * self.points, labels, clusters), counts), counts)
+        weight, counts = (group_sums(values, labels, clusters) for values in (self.weight, self.counts))
+        first = group_sums(self.weight[..., None] * self.points, labels, clusters)
+        return _Groups(_over(first, weight), weight, counts)
 
     def without(self, others: "_Groups") -> "_Groups":
         """Each group less one of its members, row by row."""
-        left = self.counts - others.counts
-        counts = np.where(left > 0.5, left, 0.0)  # whoever holds a class has one example of it at least
-        first = self.counts[..., None] * self.points - others.counts[..., None] * others.points
-        return _Groups(_over(first, counts), counts)
+        weight = np.where(self.weight - others.weight >= 1, self.weight - others.weight, 0.0)
+        first = self.weight[..., None] * self.points - others.weight[..., None] * others.points
+        counts = self.counts - others.counts
+        return _Groups(_over(first, weight), weight, np.where(counts > 1e-9, counts, 0.0))
 
 
 def _over(sums: Array, weight: Array) -> Array:
@@ -80,6 +93,7 @@ def _over(sums: Array, weight: Array) -> Array:
 def _moves(clients: _Groups, labels: Index, clusters: int) -> Index:
     """One pass: the cluster of everyone, each judged against its own cluster without it."""
     groups = clients.merged(labels, clusters)
+    prior = fitted_prior(groups.counts)
     best, gain = np.empty_like(labels), np.empty(len(labels))
     for rows in spans(len(labels), max(ENTRIES // clusters, 1)):
         some, own = clients.take(rows), labels[rows]
@@ -87,7 +101,7 @@ def _moves(clients: _Groups, labels: Index, clusters: int) -> Index:
         distances = _distances(some, groups)
         distances[np.arange(len(own)), own] = np.inf
         best[rows] = distances.argmin(axis=1)
-        gain[rows] = np.where(rest.counts.any(axis=1), _gain(some, rest, groups.take(best[rows])), -np.inf)
+        gain[rows] = np.where(rest.sizes > 1e-9, _gain(some, rest, groups.take(best[rows]), prior), -np.inf)
     return _few_at_a_time(labels, best, gain, CLEARLY + 2 * np.log(clusters))
 
 
@@ -106,44 +120,51 @@ def _few_at_a_time(labels: Index, best: Index, gain: Array, bar: float) -> Index
     return moved
 
 
-def _gain(clients: _Groups, own: _Groups, other: _Groups) -> Array:
-    """By how much the other group explains each client better than its own.
+def _gain(clients: _Groups, own: _Groups, other: _Groups, prior: Array) -> Array:
+    """By how much the other group explains each client better than its own: its means and its labels.
 
-    Twice over, and the less of the two counts. In squared distances a small group is uncertain: distances to it are
-    measured in larger units, which favours it. In twice the log-likelihood of the client's examples given the group's
-    it is spread wider, which counts against it. Means are compared on the classes that both groups know, labels on all.
+    Means are compared on the classes that both groups know: in squared distances and in twice the log-likelihood,
+    whichever is less. A small group is uncertain: distances to it are measured in larger units, which favours it, and
+    its likelihood is spread wider, which counts against it. Labels are judged the same way or, where that says more, by
+    their predictive likelihood alone, which sees what distances of shares do not: that a label cannot be.
     """
-    both = (own.counts > 0) & (other.counts > 0)
-    distances, spreads = zip(*(_paired(clients, group, both) for group in (own, other)), strict=True)
-    deviances = [_deviance(clients.counts, group.counts) for group in (own, other)]
-    unlikely = [-2 * (clients.counts * log_shares(group.counts)).sum(axis=1) for group in (own, other)]
-    nearer = distances[0] - distances[1]
-    likelier = nearer + spreads[0] - spreads[1]
-    return np.asarray(np.minimum(nearer + deviances[0] - deviances[1], likelier + unlikely[0] - unlikely[1]))
+    both = (own.weight > 0) & (other.weight > 0)
+    of_means = _less(*(_means_apart(clients, group, both) for group in (own, other)))
+    of_labels = _less(*(_labels_apart(clients, group) for group in (own, other)))
+    known = (own.counts > 0) | (other.counts > 0)
+    likely = [log_predictive(clients.counts, group.counts, known, prior) for group in (own, other)]
+    likelier = 2 * (likely[1] - likely[0])
+    return np.asarray(of_means + np.where(likelier > 0, np.maximum(of_labels, likelier), likelier))
 
 
-def _paired(clients: _Groups, groups: _Groups, classes: NDArray[np.bool_]) -> tuple[Array, Array]:
+def _less(own: tuple[Array, Array], other: tuple[Array, Array]) -> Array:
+    """The difference of squared distances, or that with the logarithms of determinants, whichever is less."""
+    nearer = own[0] - other[0]
+    return np.asarray(np.minimum(nearer, nearer + own[1] - other[1]))
+
+
+def _means_apart(clients: _Groups, groups: _Groups, classes: NDArray[np.bool_]) -> tuple[Array, Array]:
     """T² of one group for each client over some classes, and the logarithm of the determinant that goes with it."""
-    precision = np.where(classes, _precision(clients.counts, groups.counts), 0.0)
+    precision = np.where(classes, _precision(clients.weight, groups.weight), 0.0)
     spread = -np.log(np.where(precision > 0, precision, 1.0)).sum(axis=1) * clients.points.shape[2]
     return (precision * ((clients.points - groups.points) ** 2).sum(axis=2)).sum(axis=1), spread
 
 
-def _deviance(first: Array, second: Array) -> Array:
-    """G² of two rows of label counts: about χ² where both are drawn from the same shares."""
-    sizes = [np.maximum(counts.sum(axis=1, keepdims=True), 1e-12) for counts in (first, second)]
-    share = (first + second) / (sizes[0] + sizes[1])
-    parts = (xlogy(c, c / size) - xlogy(c, share) for c, size in zip((first, second), sizes, strict=True))
-    return np.asarray(2 * sum(part.sum(axis=1) for part in parts))
+def _labels_apart(clients: _Groups, groups: _Groups) -> tuple[Array, Array]:
+    """The same of label shares."""
+    precision = _precision(clients.sizes, groups.sizes)
+    free = max(clients.counts.shape[1] - 1, 1)
+    squared = precision * 4 * ((clients.roots - groups.roots) ** 2).sum(axis=1)
+    return squared, -np.log(np.maximum(precision, 1e-12)) * free
 
 
 def _distances(clients: _Groups, groups: _Groups) -> Array:
-    """(clients × groups) T² of class means, and how unlikely the labels; a class that a group lacks counts as noise."""
-    total = -2 * clients.counts @ log_shares(groups.counts).T
-    for u in range(clients.counts.shape[1]):
-        scale = _precision(clients.counts[:, u, None], groups.counts[None, :, u])
+    """(clients × groups) T² of class means and label shares together; a class that a group lacks counts as noise."""
+    total = _precision(clients.sizes[:, None], groups.sizes[None]) * 4 * _squared(clients.roots, groups.roots)
+    for u in range(clients.weight.shape[1]):
+        scale = _precision(clients.weight[:, u, None], groups.weight[None, :, u])
         total += scale * _squared(clients.points[:, u], groups.points[:, u])
-        total += np.where((scale == 0) & (clients.counts[:, u, None] > 0), clients.points.shape[2], 0.0)
+        total += np.where((scale == 0) & (clients.weight[:, u, None] > 0), clients.points.shape[2], 0.0)
     return np.asarray(total)
 
 
