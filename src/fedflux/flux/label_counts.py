@@ -34,7 +34,7 @@ def fitted_prior(groups: Array) -> Array:
     held = groups.sum(axis=0)
     shares = np.maximum(held / max(held.sum(), 1e-12), 1e-6)
     known = np.ones_like(groups, dtype=bool)
-    strengths = [0.5 * len(held) * 10.0**power for power in range(6)]
+    strengths = [0.5 * len(held) * 10.0**power for power in range(-1, 6)]
     fits = [log_predictive(groups, np.zeros_like(groups), known, worth * shares).sum() for worth in strengths]
     return np.asarray(strengths[int(np.argmax(fits))] * shares)
 
