@@ -29,6 +29,8 @@ VARIANCE_PRIOR = 4.0
 """Samples' worth of the pair's average class variance that each class variance is shrunk with."""
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
+PAID = np.log(3)
+"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice."""
 CHUNK = 512
 """Pairs compared at once, which bounds memory."""
 
@@ -134,7 +136,7 @@ class Evidence:
 def _strongest(classes: Array, joint: Array, labels: Array) -> Array:
     tested = np.maximum((classes < 0).sum(axis=1), 1)
     single = np.log(tested) + classes.min(axis=1)
-    return np.asarray(np.minimum(np.log(3) + np.minimum(np.minimum(joint, single), labels), 0.0))
+    return np.asarray(np.minimum(PAID + np.minimum(np.minimum(joint, single), labels), 0.0))
 
 
 def compare(pool: Pool, first: Index, second: Index, floor: float = EFFECT_FLOOR) -> Evidence:

@@ -11,7 +11,7 @@ from sklearn.neighbors import NearestNeighbors
 from fedflux.flux.clustering.neighbours import approximate_neighbours
 from fedflux.flux.clustering.settling import settled
 from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.evidence import EFFECT_FLOOR, Array, Index, Pool, compare, label_evidence, log_splits
+from fedflux.flux.evidence import EFFECT_FLOOR, PAID, Array, Index, Pool, compare, label_evidence, log_splits
 from fedflux.flux.sums import EXACT
 
 ALL_PAIRS = 65
@@ -94,7 +94,7 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         likeness = np.full(len(first), REFUSED)
         rest = np.arange(len(first))
         if not pool.label_noise.any():  # labels alone refuse many a pair, and cost next to nothing
-            shares = [np.log(3) + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
+            shares = [PAID + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
             rest = np.flatnonzero((shares[0] + found >= level) | (shares[1] >= level))
         evidence = compare(pool, first[rest], second[rest], self.floor)
         survives = (evidence.total + found[rest] >= level) | (evidence.trifle >= level)
