@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.engine import DivergedError, Engine, Job, Key, LoopEngine, Predictor, Stack, Training, auto
+from fedflux.engine.fused import with_fused_layers
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.replay import ReplayEngine
 from fedflux.engine.rules import Batch, Extras, Operations
@@ -77,7 +78,8 @@ def test_fused_layers_can_be_mapped(precision: str, monkeypatch: pytest.MonkeyPa
     model = model if precision == "bf16" else model.double()
     ends = []
     for fused in (False, True):
-        monkeypatch.setattr(StackedEngine, "_fuses_pooling", lambda *_, fused=fused: fused)
+        if fused:
+            monkeypatch.setattr(StackedEngine, "_prepared", lambda _, model: with_fused_layers(model, mapped=True))
         engine = StackedEngine(deepcopy(model), "cpu", precision)
         ends.append(engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(5, 2)))
     assert 0 < apart(*ends) < (3e-3 if precision == "bf16" else 1e-12)

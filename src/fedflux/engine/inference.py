@@ -40,9 +40,9 @@ class BatchedEngine(LoopEngine):
         self._arena = Arena(device)
         self._latest: tuple[Stack, Sequence[Features], Tensor] | None = None
 
-    def _fuses_pooling(self, device: str, precision: str) -> bool:
+    def _prepared(self, model: nn.Module) -> nn.Module:
         """In large batches the library's layers are good enough."""
-        return False
+        return model
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split; very many members are scored some at a time."""

@@ -11,6 +11,7 @@ from torch.func import functional_call, vmap
 
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.fused import with_fused_layers
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.replay import ReplayEngine
@@ -58,9 +59,9 @@ class StackedEngine(BatchedEngine):
         self._advances: dict[Rule, Advance] = {}
         self._per_client: dict[tuple[Rule, bool, int], float] = {}
 
-    def _fuses_pooling(self, device: str, precision: str) -> bool:
-        """On a GPU, where convolutions of many clients would be grouped ones."""
-        return torch.device(device).type == "cuda"
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """Fused on a GPU, where convolutions of many clients would be grouped ones."""
+        return with_fused_layers(model, mapped=True) if torch.device(self.device).type == "cuda" else model
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters, in a form that can be mapped and compiled."""

@@ -1,0 +1,140 @@
+"""Layers that run together: which ones of a model can, and a copy of the model in which they do."""
+
+from copy import deepcopy
+from dataclasses import dataclass, replace
+from itertools import takewhile
+from typing import Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedflux.engine.pooled import MappedPooling, Places, PoolingRun
+
+
+def with_fused_layers(model: nn.Module, mapped: bool = False) -> nn.Module:
+    """A copy of the model, under the same names, whose convolutions followed by ReLU and 2×2 average pooling are fused.
+
+    `mapped`: in a form that can be mapped over clients. The model itself comes back where there is nothing to fuse.
+    """
+    if not any(_runs(module, mapped) for module in model.modules() if type(module) is nn.Sequential):
+        return model
+    fused = deepcopy(model)
+    for parent in list(fused.modules()):
+        for name, child in parent.named_children():
+            if type(child) is nn.Sequential and (runs := _runs(child, mapped)):
+                setattr(parent, name, _FusedSequential(child, runs))
+    return fused
+
+
+class _FusedSequential(nn.Sequential):
+    """The layers of a Sequential, with those that can be fused run together."""
+
+    def __init__(self, layers: nn.Sequential, runs: "dict[int, _Run]") -> None:
+        super().__init__()
+        self._modules = layers._modules
+        self._runs = runs
+        self.train(layers.training)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Run by run; layer by layer where somebody looks on."""
+        layers = list(self)
+        watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+        k = 0
+        while k < len(layers):
+            run = None if watched else self._runs.get(k)
+            together = None if run is None else run(layers[k : k + run.length], x)
+            if run is None or together is None:
+                x = layers[k](x)
+                k += 1
+            else:
+                x = together
+                k += run.length
+        return x
+
+    def _apply(self, fn: Any, recurse: bool = True) -> "_FusedSequential":
+        """Moved to a device, the places go along."""
+        super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
+        device = next(self.parameters()).device
+        self._runs = {k: run.to(device) for k, run in self._runs.items()}
+        return self
+
+
+@dataclass(frozen=True, eq=False)
+class _Run:
+    """Convolutions, each with a ReLU and a pooling, that follow each other in a Sequential."""
+
+    places: tuple[Places, ...]
+    mapped: bool
+
+    @property
+    def length(self) -> int:
+        return 3 * len(self.places)
+
+    def __call__(self, layers: list[Any], x: Tensor) -> Tensor | None:
+        """What these layers make of x; None where x is not what they can run together."""
+        convolutions = layers[::3]
+        if x.ndim != 4 or not _all_pooled(convolutions, x.shape[2:]):
+            return None
+        if self.mapped:
+            return self._mapped(convolutions, x)
+        tensors = [tensor for conv in convolutions for tensor in (conv.weight, conv.bias)]
+        images: Tensor = PoolingRun.apply(x, self.places, *tensors)  # type: ignore[no-untyped-call]
+        return images
+
+    def _mapped(self, convolutions: list[nn.Conv2d], x: Tensor) -> Tensor:
+        kind = x.device.type
+        dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
+        x = x.to(dtype).permute(1, 2, 3, 0).contiguous()  # examples last, until the run ends
+        for conv, at in zip(convolutions, self.places, strict=True):
+            assert conv.bias is not None
+            weight, bias = conv.weight.to(dtype), conv.bias.to(dtype)
+            x = MappedPooling.apply(x, weight, bias, at.padding, at.wide, at.narrow)[0]  # type: ignore[no-untyped-call]
+        return x.permute(3, 0, 1, 2)
+
+    def to(self, device: torch.device) -> "_Run":
+        return replace(self, places=tuple(places.to(device) for places in self.places))
+
+
+def _runs(sequence: nn.Sequential, mapped: bool) -> "dict[int, _Run]":
+    """The runs of a Sequential by where they begin."""
+    layers, found, k = list(sequence), {}, 0
+    while k < len(layers):
+        triples = [layers[at : at + 3] for at in range(k, len(layers), 3)]
+        places = tuple(Places.of(cast(nn.Conv2d, conv)) for conv, _, _ in takewhile(_pools, triples))
+        if places:
+            found[k] = _Run(places, mapped)
+        k += max(1, 3 * len(places))
+    return found
+
+
+def _pools(layers: list[nn.Module]) -> bool:
+    """Whether these are an ordinary square convolution with a bias, padded with zeros, a ReLU and a 2×2 average."""
+    if len(layers) < 3:
+        return False
+    conv, relu, pooling = layers
+    return (
+        type(conv) is nn.Conv2d
+        and conv.stride == conv.dilation == (1, 1)
+        and conv.groups == 1
+        and conv.padding_mode == "zeros"
+        and conv.bias is not None
+        and not isinstance(conv.padding, str)
+        and conv.padding[0] == conv.padding[1]
+        and conv.kernel_size[0] == conv.kernel_size[1]
+        and type(relu) is nn.ReLU
+        and type(pooling) is nn.AvgPool2d
+        and pooling.kernel_size in (2, (2, 2))
+        and pooling.stride in (2, (2, 2))
+        and pooling.padding in (0, (0, 0))
+        and pooling.divisor_override is None
+    )
+
+
+def _all_pooled(convolutions: list[nn.Conv2d], size: tuple[int, ...]) -> bool:
+    """Whether no layer leaves out a last row or column of pixels."""
+    for conv in convolutions:
+        size = tuple(length + 2 * int(conv.padding[0]) - conv.kernel_size[0] + 1 for length in size)
+        if any(length % 2 or length <= 0 for length in size):
+            return False
+        size = tuple(length // 2 for length in size)
+    return True
