@@ -64,6 +64,19 @@ def test_single_precision_stays_near_over_two_rounds(model: str) -> None:
     assert apart(*ends) < 1e-3
 
 
+@pytest.mark.parametrize("model", SHAPES)
+def test_half_precision_learns_what_the_loop_does(model: str) -> None:
+    shape = SHAPES[model]
+    federation = make_federation(shape, (23, 8, 17, 9, 31, 17, 40))
+    cohort = federation.cohort(range(7))
+    ends = []
+    for make in (LoopEngine, stacked_engine):
+        engine = make(build_model(model, shape, 5, seed=1), "cuda", "bf16")
+        ends.append(engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(5, 1)))
+    moved = apart(ends[0], engine.initial().take([0] * 7))
+    assert apart(*ends) < 0.3 * moved
+
+
 def test_copies_are_counted_alike() -> None:
     federation, loop, other = engines("lenet5", torch.float64)
     twice = replace(federation, duplicate=3)

@@ -65,7 +65,7 @@ def pooled(x: Tensor, weight: Tensor, bias: Tensor, places: Places) -> tuple[Ten
     height, width = (x.shape[1] - side + 1) // 2, (x.shape[2] - side + 1) // 2
     four = out.view(4, outputs, height, width, x.shape[3])
     if x.is_cuda:
-        return four.sum(dim=0), Left(windows, wide, out)
+        return four.sum(dim=0, dtype=out.dtype), Left(windows, wide, out)  # autocast would widen it
     a, b, c, d = four.unbind(0)
     return (a + b).add_(c).add_(d), Left(windows, wide, out)
 
