@@ -5,6 +5,7 @@ from collections import OrderedDict
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.func import grad
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Features
@@ -21,11 +22,11 @@ class Collect:
         return latents if so_far is None else torch.cat([so_far, latents])
 
 
-def of_both(model: nn.Module, x: torch.Tensor, mapped: bool) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+def of_both(model: nn.Module, x: torch.Tensor) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
     """Outputs and gradients, of the model and of its fused copy."""
     y = torch.arange(len(x)) % 3
     found = []
-    for one in (model, with_fused_layers(model, mapped)):
+    for one in (model, with_fused_layers(model)):
         own = x.clone().requires_grad_()
         logits = one(own)
         loss = cross_entropy(logits, y)
@@ -35,11 +36,10 @@ def of_both(model: nn.Module, x: torch.Tensor, mapped: bool) -> tuple[list[torch
 
 @pytest.mark.parametrize("shape", [(1, 28, 28), (3, 32, 32), (2, 12, 18)])
 @pytest.mark.parametrize("examples", [1, 7])
-@pytest.mark.parametrize("mapped", [False, True])
-def test_lenet5_in_float64(shape: tuple[int, int, int], examples: int, mapped: bool) -> None:
+def test_lenet5_in_float64(shape: tuple[int, int, int], examples: int) -> None:
     model = build_model("lenet5", shape, 3, seed=1).double()
     x = torch.randn(examples, *shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    for ours, theirs in zip(*of_both(model, x, mapped), strict=True):
+    for ours, theirs in zip(*of_both(model, x), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
@@ -62,14 +62,13 @@ def layers(*more: nn.Module) -> nn.Sequential:
         (layers(nn.Conv2d(2, 4, 3), nn.Tanh(), nn.AvgPool2d(2)), False),
     ],
 )
-@pytest.mark.parametrize("mapped", [False, True])
-def test_other_layers_are_left_as_they_are(model: nn.Sequential, fused: bool, mapped: bool) -> None:
+def test_other_layers_are_left_as_they_are(model: nn.Sequential, fused: bool) -> None:
     x = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     model = model.double()
     model(x)
     inside = nn.Sequential(model)
-    assert (with_fused_layers(inside, mapped) is not inside) == fused
-    for ours, theirs in zip(*of_both(inside, x, mapped), strict=True):
+    assert (with_fused_layers(inside) is not inside) == fused
+    for ours, theirs in zip(*of_both(inside, x), strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
 
 
@@ -104,3 +103,30 @@ def test_a_layer_inside_a_run_can_be_the_encoder(encoder: str) -> None:
     engine = LoopEngine(named)
     latents = engine.reduce(engine.initial(), [Features(x)], Collect())[0]
     torch.testing.assert_close(latents, named.encode((x - 0.5) / 0.5))
+
+
+@pytest.mark.parametrize("after", [nn.ReLU(inplace=True), nn.Dropout(0.0, inplace=True)])
+def test_what_follows_a_run_may_work_in_place(after: nn.Module) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(2, 4, 3), nn.ReLU(), nn.AvgPool2d(2), after, nn.Flatten(), nn.Linear(36, 3)
+    ).double()
+    x = torch.randn(5, 2, 8, 8, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    for ours, theirs in zip(*of_both(model, x), strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-14)
+
+
+def test_what_else_a_sequence_holds_stays() -> None:
+    sequence = nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.AvgPool2d(2), nn.BatchNorm2d(2))
+    sequence.register_buffer("scale", torch.tensor(2.0))
+    sequence.register_forward_hook(lambda module, _, output: output * module.scale)
+    sequence[3].eval()
+    fused = with_fused_layers(sequence)
+    assert list(fused.state_dict()) == list(sequence.state_dict())
+    assert isinstance(fused, nn.Sequential)
+    assert not fused[3].training
+    x = torch.randn(3, 1, 12, 12, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(fused(x), sequence(x))
+    torch.testing.assert_close(fused[:3](x), sequence[:3](x))
+    torch.testing.assert_close(
+        grad(lambda images: fused(images).sum())(x), grad(lambda images: sequence(images).sum())(x)
+    )

@@ -79,7 +79,7 @@ def test_fused_layers_can_be_mapped(precision: str, monkeypatch: pytest.MonkeyPa
     ends = []
     for fused in (False, True):
         if fused:
-            monkeypatch.setattr(StackedEngine, "_prepared", lambda _, model: with_fused_layers(model, mapped=True))
+            monkeypatch.setattr(StackedEngine, "_prepared", lambda _, model: with_fused_layers(model))
         engine = StackedEngine(deepcopy(model), "cpu", precision)
         ends.append(engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(5, 2)))
     assert 0 < apart(*ends) < (3e-3 if precision == "bf16" else 1e-12)

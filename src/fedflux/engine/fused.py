@@ -1,44 +1,42 @@
 """Layers that run together: which ones of a model can, and a copy of the model in which they do."""
 
+from collections.abc import Mapping
 from copy import deepcopy
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import takewhile
+from types import MappingProxyType
 from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedflux.engine.pooled import MappedPooling, Places, PoolingRun
+from fedflux.engine.pooled import Places, PoolingRun
 
 
-def with_fused_layers(model: nn.Module, mapped: bool = False) -> nn.Module:
+def with_fused_layers(model: nn.Module) -> nn.Module:
     """A copy of the model, under the same names, whose convolutions followed by ReLU and 2×2 average pooling are fused.
 
-    `mapped`: in a form that can be mapped over clients. The model itself comes back where there is nothing to fuse.
+    The model itself comes back where there is nothing to fuse.
     """
-    if not any(_runs(module, mapped) for module in model.modules() if type(module) is nn.Sequential):
+    if not any(_runs(module) for module in model.modules() if type(module) is nn.Sequential):
         return model
     fused = deepcopy(model)
-    for parent in list(fused.modules()):
-        for name, child in parent.named_children():
-            if type(child) is nn.Sequential and (runs := _runs(child, mapped)):
-                setattr(parent, name, _FusedSequential(child, runs))
+    for module in fused.modules():
+        if type(module) is nn.Sequential and (runs := _runs(module)):
+            module.__class__ = _FusedSequential  # all else that it holds stays: hooks, buffers, attributes
+            cast(_FusedSequential, module)._runs = runs
     return fused
 
 
 class _FusedSequential(nn.Sequential):
     """The layers of a Sequential, with those that can be fused run together."""
 
-    def __init__(self, layers: nn.Sequential, runs: "dict[int, _Run]") -> None:
-        super().__init__()
-        self._modules = layers._modules
-        self._runs = runs
-        self.train(layers.training)
+    _runs: "Mapping[int, _Run]" = MappingProxyType({})  # a slice, which torch makes of our class, has none
 
     def forward(self, x: Tensor) -> Tensor:
         """Run by run; layer by layer where somebody looks on."""
         layers = list(self)
-        watched = any(layer._forward_hooks or layer._forward_pre_hooks for layer in layers)
+        watched = any(_has_hooks(layer) for layer in layers)
         k = 0
         while k < len(layers):
             run = None if watched else self._runs.get(k)
@@ -54,8 +52,9 @@ class _FusedSequential(nn.Sequential):
     def _apply(self, fn: Any, recurse: bool = True) -> "_FusedSequential":
         """Moved to a device, the places go along."""
         super()._apply(fn, recurse)  # type: ignore[no-untyped-call]
-        device = next(self.parameters()).device
-        self._runs = {k: run.to(device) for k, run in self._runs.items()}
+        if self._runs:
+            device = next(self.parameters()).device
+            self._runs = {k: run.to(device) for k, run in self._runs.items()}
         return self
 
 
@@ -64,7 +63,6 @@ class _Run:
     """Convolutions, each with a ReLU and a pooling, that follow each other in a Sequential."""
 
     places: tuple[Places, ...]
-    mapped: bool
 
     @property
     def length(self) -> int:
@@ -75,34 +73,34 @@ class _Run:
         convolutions = layers[::3]
         if x.ndim != 4 or not _all_pooled(convolutions, x.shape[2:]):
             return None
-        if self.mapped:
-            return self._mapped(convolutions, x)
-        tensors = [tensor for conv in convolutions for tensor in (conv.weight, conv.bias)]
-        images: Tensor = PoolingRun.apply(x, self.places, *tensors)  # type: ignore[no-untyped-call]
-        return images
-
-    def _mapped(self, convolutions: list[nn.Conv2d], x: Tensor) -> Tensor:
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
-        x = x.to(dtype).permute(1, 2, 3, 0).contiguous()  # examples last, until the run ends
+        tensors: list[Tensor] = []
         for conv, at in zip(convolutions, self.places, strict=True):
-            assert conv.bias is not None
-            weight, bias = conv.weight.to(dtype), conv.bias.to(dtype)
-            x = MappedPooling.apply(x, weight, bias, at.padding, at.wide, at.narrow)[0]  # type: ignore[no-untyped-call]
-        return x.permute(3, 0, 1, 2)
+            tensors += conv.weight.to(dtype), conv.bias.to(dtype), at.wide, at.narrow
+        paddings = tuple(at.padding for at in self.places)
+        images = x.to(dtype).permute(1, 2, 3, 0)
+        if not paddings[0]:  # padding copies anyway
+            images = images.contiguous()
+        found: Tensor = PoolingRun.apply(images, paddings, *tensors)[0]  # type: ignore[no-untyped-call]
+        return found.permute(3, 0, 1, 2)
 
     def to(self, device: torch.device) -> "_Run":
-        return replace(self, places=tuple(places.to(device) for places in self.places))
+        return _Run(tuple(places.to(device) for places in self.places))
 
 
-def _runs(sequence: nn.Sequential, mapped: bool) -> "dict[int, _Run]":
+def _has_hooks(layer: nn.Module) -> bool:
+    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+
+
+def _runs(sequence: nn.Sequential) -> "dict[int, _Run]":
     """The runs of a Sequential by where they begin."""
     layers, found, k = list(sequence), {}, 0
     while k < len(layers):
         triples = [layers[at : at + 3] for at in range(k, len(layers), 3)]
         places = tuple(Places.of(cast(nn.Conv2d, conv)) for conv, _, _ in takewhile(_pools, triples))
         if places:
-            found[k] = _Run(places, mapped)
+            found[k] = _Run(places)
         k += max(1, 3 * len(places))
     return found
 

@@ -199,6 +199,7 @@ def _start_worker(prepare: Prepare) -> _Worker:
 def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
     """What a worker does until its parent closes the connection; the parent alone answers Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    gc.freeze()  # what was imported stays: looking through it for garbage again and again takes 3 % of training
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)
     shared: dict[int, Any] = {}
@@ -215,9 +216,7 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
             elif order == "call":
                 fault, method, arguments = None, value, ()
                 arguments = receive(connection, shared.__getitem__)
-                if do is None:
-                    do = prepare()
-                    gc.freeze()  # all that was imported stays: looking through it again and again cost 3 % of training
+                do = do or prepare()
             elif do is None or fault is not None:
                 send(connection, ({}, dict.fromkeys(value, fault)))
             else:

@@ -4,18 +4,18 @@ A library convolution with six output channels leaves most of a vector or matrix
 becomes a grouped one, which is worse; pooling goes pixel by pixel.
 Here the four outputs under one pooling window are four groups of channels of one convolution with stride 2 and a kernel
 one wider: a product with four times as many rows, then a ReLU, then the sum of four blocks that lie one after another.
-The quarter of the mean is in the kernels, where it costs nothing: it is a power of two, so all numbers stay the same.
+The quarter of the mean is in the kernels, where it costs nothing: a power of two, it changes no digit of any number.
 Examples are the innermost axis, so that every copy and sum runs over consecutive numbers.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from inspect import signature
 from itertools import product
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.function import once_differentiable
 from torch.nn.functional import pad
 
 
@@ -44,8 +44,7 @@ class Places:
         return Places(self.wide.to(device), self.narrow.to(device), self.padding)
 
 
-@dataclass(frozen=True, eq=False)
-class Left:
+class Left(NamedTuple):
     """What the gradients of one layer need of its forward pass."""
 
     windows: Tensor
@@ -71,89 +70,70 @@ def pooled(x: Tensor, weight: Tensor, bias: Tensor, places: Places) -> tuple[Ten
 
 
 def pooled_gradients(
-    gradient: Tensor, left: Left, weight: Sequence[int], places: Places, image: Sequence[int] | None
+    gradient: Tensor, left: Left, weight: Sequence[int], places: Places, of_images: bool
 ) -> tuple[Tensor | None, Tensor, Tensor]:
-    """Of the input, where its shape `image` is given, and of the weight, whose shape is `weight`, and the bias."""
+    """Of the images, where they are asked for, of the weight, whose shape is given, and of the bias."""
     outputs, channels, side, _ = weight
     share = gradient.reshape(1, outputs, -1).expand(4, -1, -1)
     inner = torch.ops.aten.threshold_backward(share, left.out.view(4, outputs, -1), 0).view(4 * outputs, -1)
     of_wide = (inner @ left.windows.t()).flatten().index_select(0, places.narrow)
     of_weight = of_wide.view(4, -1).sum(dim=0).mul_(0.25).view(outputs, channels, side, side)
     of_bias = inner.sum(dim=1).view(4, outputs).sum(dim=0).mul_(0.25)
-    if image is None:
+    if not of_images:
         return None, of_weight, of_bias
-    around, (height, width) = places.padding, gradient.shape[1:3]
-    spread = (left.wide.t() @ inner).view(channels, side + 1, side + 1, height, width, image[3])
-    of_input = _back(spread, (channels, image[1] + 2 * around, image[2] + 2 * around, image[3]))
-    return of_input[:, around : around + image[1], around : around + image[2]], of_weight, of_bias
+    height, width, examples = gradient.shape[1:]
+    spread = (left.wide.t() @ inner).view(channels, side + 1, side + 1, height, width, examples)
+    padded = _back(spread, (channels, 2 * height + side - 1, 2 * width + side - 1, examples))
+    around = places.padding
+    return (padded[:, around:-around, around:-around] if around else padded), of_weight, of_bias
 
 
 class PoolingRun(torch.autograd.Function):
-    """A run of such layers for one client alone: (images, places of each, weight and bias of each) → images.
+    """A run of such layers as one entry of the tape: (images, padding of each layer, tensors of all) → images, and what
+    their gradients need. A layer's tensors are its weight, its bias, and its places, wide and narrow.
 
-    One entry of the tape, which cannot be mapped but skips what mapping would need: a tenth of a step of LeNet-5.
+    It can be mapped over clients. Gradients of first order only.
     """
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, places: tuple[Places, ...], *tensors: Tensor) -> Tensor:
-        """Examples are the innermost axis from the first layer to the last."""
-        x = x.permute(1, 2, 3, 0)
-        if not places[0].padding:  # which copies anyway
-            x = x.contiguous()
-        kept: list[tuple[Left, tuple[int, ...], tuple[int, ...], Places]] = []
-        for one, weight, bias in zip(places, tensors[::2], tensors[1::2], strict=True):
-            image = tuple(x.shape)
-            x, left = pooled(x, weight, bias, one)
-            kept.append((left, image, tuple(weight.shape), one))
-        ctx.kept = kept
-        return x.permute(3, 0, 1, 2)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        """The images' gradient is only made where it is asked for."""
-        of: Tensor | None = gradient.permute(1, 2, 3, 0)
-        found: list[Tensor] = []
-        for k, (left, image, weight, places) in reversed(list(enumerate(ctx.kept))):
-            assert of is not None
-            needed = image if k or ctx.needs_input_grad[0] else None
-            of, of_weight, of_bias = pooled_gradients(of, left, weight, places, needed)
-            found = [of_weight, of_bias, *found]
-        return of if of is None else of.permute(3, 0, 1, 2), None, *found
-
-
-class MappedPooling(torch.autograd.Function):
-    """One such layer in a form that can be mapped over clients. Gradients of first order only."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    def forward(
-        x: Tensor, weight: Tensor, bias: Tensor, padding: int, wide: Tensor, narrow: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """The pooled images, and what their gradients need."""
-        found, left = pooled(x, weight, bias, Places(wide, narrow, padding))
-        return found, left.windows, left.wide, left.out
+    def forward(x: Tensor, paddings: tuple[int, ...], *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Examples are the innermost axis from the first layer to the last."""
+        kept: list[Tensor] = []
+        for k, padding in enumerate(paddings):
+            weight, bias, wide, narrow = tensors[4 * k : 4 * k + 4]
+            x, left = pooled(x, weight, bias, Places(wide, narrow, padding))
+            kept += left
+        return x, *kept
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
         """Keep what the gradients need."""
-        x, weight, _, padding, wide_places, narrow_places = inputs
-        _, windows, wide, out = output
-        ctx.mark_non_differentiable(windows, wide, out)
-        ctx.set_materialize_grads(False)  # or zeros would be made for these three
-        ctx.save_for_backward(windows, wide, out, wide_places, narrow_places)
-        ctx.shapes = x.shape, weight.shape
-        ctx.padding = padding
+        _, paddings, *tensors = inputs
+        ctx.mark_non_differentiable(*output[1:])
+        ctx.set_materialize_grads(False)  # or zeros would be made for these
+        ctx.save_for_backward(*output[1:], *tensors[2::4], *tensors[3::4])
+        ctx.paddings, ctx.weights = paddings, [tuple(weight.shape) for weight in tensors[::4]]
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        """Of the images, the weight and the bias."""
-        windows, wide, out, wide_places, narrow_places = ctx.saved_tensors
-        image, weight = ctx.shapes
-        places = Places(wide_places, narrow_places, ctx.padding)
-        needed = image if ctx.needs_input_grad[0] else None
-        return *pooled_gradients(gradient, Left(windows, wide, out), weight, places, needed), None, None, None
+        """The images' gradient is only made where it is asked for."""
+        layers, saved = len(ctx.paddings), ctx.saved_tensors
+        of: Tensor | None = gradient
+        found: list[Tensor | None] = []
+        for k in reversed(range(layers)):
+            assert of is not None
+            places = Places(saved[3 * layers + k], saved[4 * layers + k], ctx.paddings[k])
+            left = Left(*saved[3 * k : 3 * k + 3])
+            asked = k > 0 or ctx.needs_input_grad[0]
+            of, of_weight, of_bias = pooled_gradients(of, left, ctx.weights[k], places, asked)
+            found = [of_weight, of_bias, None, None, *found]
+        return of, None, *found
+
+
+# torch looks a forward's signature up at every call, and takes longer to find it than a small layer to run
+PoolingRun.forward.__signature__ = signature(PoolingRun.forward)  # type: ignore[attr-defined]
 
 
 def _windows(x: Tensor, side: int) -> Tensor:

@@ -61,7 +61,7 @@ class StackedEngine(BatchedEngine):
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         """Fused on a GPU, where convolutions of many clients would be grouped ones."""
-        return with_fused_layers(model, mapped=True) if torch.device(self.device).type == "cuda" else model
+        return with_fused_layers(model) if torch.device(self.device).type == "cuda" else model
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters, in a form that can be mapped and compiled."""
