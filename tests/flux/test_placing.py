@@ -59,3 +59,20 @@ def test_shares_that_copies_make_count_as_shares() -> None:
     wrong = truth.copy()
     wrong[:2] = truth[:2][::-1]
     np.testing.assert_array_equal(settled(Pool.of(told), wrong), truth)
+
+
+def test_one_odd_image_of_a_class_does_not_outweigh_its_label() -> None:
+    """A cluster that cannot compare a class must not win by that over the one whose label it is."""
+    world, rng = Population(3, CLASSES), np.random.default_rng(3)
+    sets = np.zeros((2, CLASSES))
+    sets[0, [0, 1, 2, 3]] = sets[1, [0, 1, 2, 4]] = 0.25
+    truth = np.arange(60) % 2
+    members = [world.draw(rng, 40, sets[kind]) for kind in truth]
+    clusters = with_centroids(describe_samples(members, CLASSES), truth)
+    late = []
+    for kind in truth:
+        x, y = world.draw(rng, 12, np.where(np.arange(CLASSES) < 3, 1 / 3, 0.0))
+        own = 3 + kind
+        odd = world.mean[own] + 6 * world.mix[own].T @ np.eye(len(world.mean[own]))[0]
+        late.append((np.concatenate([x, odd[None]]), np.append(y, own)))
+    assert (clusters.place(describe_samples(late, CLASSES)) == truth).all()

@@ -75,7 +75,7 @@ class Flux:
 
     settings: Settings
     grouping: Literal["found", "prior", "true"] = "found"
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
 
     @property
     def uses_truth(self) -> bool:

@@ -52,7 +52,7 @@ class FluxDynamic(Flux):
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    revision: ClassVar[int] = 4
+    revision: ClassVar[int] = 5
 
     def init(self, federation: Federation, engine: Engine) -> DynamicState:
         """One model, nobody placed."""

@@ -50,7 +50,7 @@ class FluxSoft(Flux):
     redescribe: int = 0
     """Every how many rounds members describe themselves anew and V is made anew; 0: never, for data that stays as it
     is. V follows what clients hold, so nobody need find out that they drifted."""
-    revision: ClassVar[int] = 3
+    revision: ClassVar[int] = 4
 
     def init(self, federation: Federation, engine: Engine) -> SoftState:
         """One model, nobody placed."""

@@ -1,7 +1,7 @@
 """Clusterers by name, and the one call that clusters descriptors with any of them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -106,15 +106,37 @@ class Clusters:
             listed = np.sort(search.kneighbors(points[clusters:], return_distance=False), axis=1)
         second = np.repeat(np.arange(clients), listed.shape[1]) + clusters
         evidence = compare(both, listed.ravel(), second)
-        fit = evidence.likeness
-        if not both.label_noise.any():  # how likely the labels are tells more than how unusual: some cannot be
-            counts = observed(both.labels, both.weight)
-            known = np.tile(counts[:clusters].any(axis=0), (len(second), 1))
-            prior = fitted_prior(counts[:clusters])
-            likely = log_predictive(counts[second], counts[listed.ravel()], known, prior)
-            fit = fit - evidence.labels + likely
-        best = fit.reshape(listed.shape).argmax(axis=1)
-        return np.asarray(listed[np.arange(clients), best], dtype=np.int64)
+        if both.label_noise.any():
+            best = evidence.likeness.reshape(listed.shape).argmax(axis=1)
+            return np.asarray(listed[np.arange(clients), best], dtype=np.int64)
+        # how likely the labels are tells more than how unusual: some cannot be
+        counts = observed(both.labels, both.weight)
+        known = np.tile(counts[:clusters].any(axis=0), (len(second), 1))
+        likely = log_predictive(counts[second], counts[listed.ravel()], known, fitted_prior(counts[:clusters]))
+        fit = (evidence.likeness - evidence.labels + likely).reshape(listed.shape)
+        return self._of_two(newcomers, listed, fit, likely.reshape(listed.shape))
+
+    def _of_two(
+        self, newcomers: Descriptors, listed: NDArray[np.int64], fit: NDArray[np.float64], likely: NDArray[np.float64]
+    ) -> NDArray[np.int64]:
+        """The best fit or, where labels speak for another cluster, the better of the two on the classes that both know.
+
+        Else a class would count against the one cluster that has it, and a client's one image of it against its labels.
+        """
+        rows = np.arange(len(listed))
+        pair = np.stack([fit.argmax(axis=1), likely.argmax(axis=1)])
+        found = np.asarray(listed[rows, pair[0]], dtype=np.int64)
+        rows = np.flatnonzero(pair[0] != pair[1])
+        if len(rows):
+            first, other = (listed[rows, one[rows]] for one in pair)
+            late = Pool.of(newcomers.take(rows))
+            shared = (self.pool.weight[first] > 0) & (self.pool.weight[other] > 0)
+            both = self.pool.join(replace(late, weight=late.weight * shared, holders=late.holders * shared))
+            at = np.arange(len(rows)) + len(self.pool)
+            seen = [compare(both, clusters, at) for clusters in (first, other)]
+            scores = [one.likeness - one.labels + likely[rows, k[rows]] for one, k in zip(seen, pair, strict=True)]
+            found[rows] = np.where(scores[1] > scores[0], other, first)
+        return found
 
     def place_unlabelled(
         self, newcomers: Descriptors, calibrated: bool = True
