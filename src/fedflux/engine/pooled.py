@@ -4,7 +4,7 @@ A library convolution with six output channels leaves most of a vector or matrix
 becomes a grouped one, which is worse; pooling goes pixel by pixel.
 Here the four outputs under one pooling window are four groups of channels of one convolution with stride 2 and a kernel
 one wider: a product with four times as many rows, then a ReLU, then the sum of four blocks that lie one after another.
-The quarter of the mean is in the kernels, where it costs nothing: a power of two, it changes no digit of any number.
+The quarter of the mean is in the kernels, where it costs nothing: a power of two rounds nothing but subnormals.
 Examples are the innermost axis, so that every copy and sum runs over consecutive numbers.
 """
 
