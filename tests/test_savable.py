@@ -112,3 +112,13 @@ def test_a_missing_array_is_an_error() -> None:
     del tensors["state.labels"]
     with pytest.raises(KeyError):
         put_together(Outer, tensors, outline)
+
+
+def test_what_was_added_since_has_its_default_and_what_must_be_told_is_an_error() -> None:
+    state = Outer(Inner({"a": torch.ones(1)}), np.zeros(1, np.int64), np.zeros(1, bool), (), (1, "x"), count=3)
+    tensors, outline = take_apart(state)
+    del outline["count"]
+    assert put_together(Outer, tensors, outline).count is None
+    del outline["pair"]
+    with pytest.raises(TypeError, match="pair"):
+        put_together(Outer, tensors, outline)

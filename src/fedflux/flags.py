@@ -95,6 +95,10 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "batch_size": (int, by_dataset("batch_size")),
     "lr": (float, f"learning rate of SGD {by_dataset('lr')}"),
     "momentum": (float, by_dataset("momentum")),
+    "server_momentum": (
+        float,
+        f"FedAvg, FLUX: how much of a round's movement models go on with in the next {default('server_momentum')}",
+    ),
     "finetune": (
         int,
         f"epochs each client goes on alone with at the end, the best on validation kept {default('finetune')}",

@@ -65,9 +65,9 @@ def _build(kind: Any, tensors: Mapping[str, Tensor], outline: Any, path: str, de
         return tensors[path].numpy()
     if is_dataclass(kind):
         hints = get_type_hints(kind)
-        values = {
-            f.name: _build(hints[f.name], tensors, outline[f.name], f"{path}.{f.name}", device) for f in fields(kind)
-        }
+        # a field that was added since the file was written has its default
+        told = [f.name for f in fields(kind) if f.name in outline]
+        values = {name: _build(hints[name], tensors, outline[name], f"{path}.{name}", device) for name in told}
         return kind(**values)  # type: ignore[operator]
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return {key: _build(arguments[1], tensors, item, f"{path}.{key}", device) for key, item in outline.items()}

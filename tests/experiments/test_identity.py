@@ -71,6 +71,16 @@ def test_who_is_called_novel_counts_where_novel_clients_get_another_model() -> N
     assert label(two) == "flux (novel global, novelty-level 0.01)"
 
 
+def test_server_momentum_counts_where_it_is_told_and_read() -> None:
+    assert "server_momentum" not in determines(make_config({}))
+    told = make_config({"server_momentum": 0.5})
+    assert identity(told, "data") != identity(make_config({}), "data")
+    assert label(told) == "flux (server-momentum 0.5)"
+    assert group(told, "data") == group(make_config({}), "data")
+    ifca = [make_config({"algorithm": "ifca", "server_momentum": beta}) for beta in (0.0, 0.5)]
+    assert identity(ifca[0], "data") == identity(ifca[1], "data")
+
+
 @pytest.mark.parametrize("key", ["clusterer", "significance", "assignment", "cluster_round", "components", "bounds"])
 def test_settings_that_an_algorithm_does_not_read_do_not_count(key: str) -> None:
     one, two = other(key, algorithm="fedavg")

@@ -73,18 +73,21 @@ ALGORITHMS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
 
 _DESCRIPTION = frozenset(("cluster_round", "assignment", "significance", "components", "covariance", "bounds"))
 _DESCRIPTION |= {"projector", "answer", "novel", "novelty_level", "dp", "epsilon", "delta"}
+_MOMENTUM = frozenset(("server_momentum",))
+"""Ours and FedAvg; the other methods are as their authors define them."""
 _ONE_MODEL = frozenset(("finetune",))
 """Methods that answer a client with one model, which can then be fine-tuned."""
 READS: dict[str, frozenset[str]] = {
     "local": frozenset(),
-    "fedavg": _ONE_MODEL,
-    "oracle": _ONE_MODEL | _DESCRIPTION,
-    "flux": _ONE_MODEL | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
-    "flux-prior": _ONE_MODEL | _DESCRIPTION,
+    "fedavg": _ONE_MODEL | _MOMENTUM,
+    "oracle": _ONE_MODEL | _MOMENTUM | _DESCRIPTION,
+    "flux": _ONE_MODEL | _MOMENTUM | _DESCRIPTION | {"clusterer", "clusters", "eps_scale"},
+    "flux-prior": _ONE_MODEL | _MOMENTUM | _DESCRIPTION,
     "flux-dynamic": _ONE_MODEL
+    | _MOMENTUM
     | (_DESCRIPTION - {"novel", "answer"})
     | {"clusterer", "eps_scale", "redescribe", "false_alarms"},
-    "flux-soft": _ONE_MODEL | _DESCRIPTION | {"redescribe"},
+    "flux-soft": _ONE_MODEL | _MOMENTUM | _DESCRIPTION | {"redescribe"},
     "ifca": _ONE_MODEL | {"clusters"},
     "fesem": _ONE_MODEL | {"clusters"},
     "cfl": _ONE_MODEL,

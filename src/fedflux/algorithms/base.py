@@ -113,6 +113,8 @@ class Settings:
     """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
     novelty_level: float = LEVEL
     """How many clients that do fit one may be called novel, at most."""
+    server_momentum: float = 0.0
+    """β: how much of a round's movement the server's models go on with in the next (FedAvgM)."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
 
 

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, validated
+from fedflux.algorithms.momentum import carried_on
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 
@@ -19,6 +20,8 @@ class FedAvgState:
     model: Stack
     clients: int
     round: int = 0
+    velocity: Stack | None = None
+    """How θ has been moving, where the server has momentum."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +44,10 @@ class FedAvg(Undescribed):
             key = Key(self.settings.seed, state.round)
             trained = engine.train(state.model, cohort, jobs, self.settings.training, key)
             model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), cohort.sizes("train"))
-        state = replace(state, model=model)
+            velocity, beta = state.velocity, self.settings.server_momentum
+            if beta:
+                model, velocity = carried_on(state.model, model, velocity, beta, [0], engine.trained_names)
+        state = replace(state, model=model, velocity=velocity)
         metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
         metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)

@@ -10,6 +10,8 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate, by_membership
 from fedflux.algorithms.describe import Extractor, describe, describe_unlabelled, fit_extractor, too_few
 from fedflux.algorithms.general import MEMORY, SHARES, apart, beside, elected, hear, jobs_beside, jobs_of, votes
+from fedflux.algorithms.heritage import heritage, inherited
+from fedflux.algorithms.momentum import carried_on
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Key, Predictor, Stack, Verdict
 from fedflux.errors import FedfluxError
@@ -42,6 +44,8 @@ class FluxState:
     """How many of the described clients the clusters were found from; later ones were placed."""
     general: Stack | None = None
     """One model for everyone, trained beside the clusters', where the method keeps one."""
+    velocity: Stack | None = None
+    """How the models, and the general one behind them, have been moving, where the server has momentum."""
     ballot: tuple[float, ...] = ()
     """How well each part of the general model's in the answer served the members' validation parts so far."""
 
@@ -49,13 +53,6 @@ class FluxState:
     def share(self) -> float:
         """The general model's part in the answer to a client."""
         return elected(self.ballot)
-
-
-def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters) -> Stack:
-    """What clusters found anew go on from: the average of the models that their members had."""
-    shares = np.zeros((len(clusters.centroids), len(models)))
-    np.add.at(shares, (clusters.labels, came_from), 1)
-    return models.average(shares)
 
 
 def with_general_model(predictor: Predictor, state: FluxState) -> Predictor:
@@ -121,14 +118,29 @@ class Flux:
                 trained = engine.train(state.models, cohort, jobs_of(cohort, cluster), training, key)
             else:
                 jobs = jobs_beside(cohort, cluster, len(state.models))
-                trained, general = apart(
-                    engine.train(beside(state.models, general), cohort, jobs, training, key), sizes
-                )
+                both = engine.train(beside(state.models, general), cohort, jobs, training, key)
+                trained, general = apart(both, sizes)
             models = self._average(state, trained, cluster, sizes)
+            after = replace(state, models=models, general=general)
+            after = self._with_momentum(state, after, cluster[sizes > 0], engine)
         each = 1 if general is None else 2
         metrics.send(cohort, up=each * models.model_bytes(), down=each * models.model_bytes())
         metrics.count(cohort, models_down=each, models_up=each, training=each * training.epochs)
-        return replace(state, models=models, general=general)
+        return after
+
+    def _with_momentum(
+        self, before: FluxState, after: FluxState, cluster: NDArray[np.int64], engine: Engine
+    ) -> FluxState:
+        """The models that somebody trained in this round, and the general one, carried on by the server's momentum."""
+        beta, count = self.settings.server_momentum, len(after.models)
+        if not beta:
+            return after
+        was, now, rows = before.models, after.models, np.unique(cluster)
+        if before.general is not None and after.general is not None:
+            was, now, rows = beside(was, before.general), beside(now, after.general), np.append(rows, count)
+        moved, velocity = carried_on(was, now, before.velocity, beta, rows, engine.trained_names)
+        general = None if after.general is None else moved.take([count])
+        return replace(after, models=moved.take(range(count)), general=general, velocity=velocity)
 
     def _average(
         self, state: FluxState, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]
@@ -181,6 +193,7 @@ class Flux:
             descriptors=to_arrays(descriptors),
             clustered=len(told),
             general=state.models if self.settings.beside else None,
+            velocity=inherited(state.velocity, np.ones((count + self.settings.beside, 1))),
         )
 
     def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
@@ -195,11 +208,13 @@ class Flux:
             return state
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
-        models = carried_over(state.models, state.assignment[list(state.described)], clusters)
+        shares = heritage(len(state.models), state.assignment[list(state.described)], clusters)
+        models, velocity = state.models.average(shares), inherited(state.velocity, shares)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = clusters.labels
         metrics.events.append(f"round {state.round}: {len(models)} clusters found anew of {count} clients")
-        return replace(state, models=models, assignment=assignment, clusters=clusters, clustered=count)
+        state = replace(state, models=models, velocity=velocity)
+        return replace(state, assignment=assignment, clusters=clusters, clustered=count)
 
     def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:
         """Clusters of the clients with these ids, in the order of their descriptors."""

@@ -11,6 +11,7 @@ from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.describe import describe, describe_unlabelled
 from fedflux.algorithms.flux import GROWTH, Flux, FluxState
 from fedflux.algorithms.general import hear
+from fedflux.algorithms.heritage import inherited
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Verdict
 from fedflux.flux.clustering import takes
@@ -96,6 +97,7 @@ class FluxDynamic(Flux):
         return replace(
             found,
             general=state.models,
+            velocity=inherited(state.velocity, np.ones((len(found.models) + 1, 1))),
             told=(state.round,) * len(found.described),
             used=(state.round,) * len(found.models),
             accuracy=(state.accuracies[-1],) * len(found.models),
@@ -193,9 +195,11 @@ class FluxDynamic(Flux):
         count, equal, near = len(same), int(same.sum()), int((~same & ~general).sum())
         told = f"{count} clusters, {equal} go on as they were, {near} from the nearest, {int(general.sum())} from the"
         metrics.events.append(f"round {state.round}: {told} general model; {len(kept)} past ones are remembered")
+        rows = [*starts.tolist(), *kept.tolist()]
         return replace(
             state,
-            models=Stack.together([state.models, state.general]).take([*starts.tolist(), *kept.tolist()]),
+            models=Stack.together([state.models, state.general]).take(rows),
+            velocity=None if state.velocity is None else state.velocity.take([*rows, len(state.models)]),
             assignment=assignment,
             clusters=with_past(found, descriptors, state.clusters, kept),
             clustered=len(state.described),

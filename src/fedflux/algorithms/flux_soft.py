@@ -11,6 +11,7 @@ from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.describe import describe, describe_unlabelled
 from fedflux.algorithms.flux import Flux, FluxState, with_general_model
 from fedflux.algorithms.general import hear
+from fedflux.algorithms.heritage import inherited
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Verdict
 from fedflux.flux.soft import heirs, mixture, sharing
@@ -95,8 +96,11 @@ class FluxSoft(Flux):
         changed = int((assignment != state.assignment).sum())
         if changed or len(shares) != len(state.models):
             metrics.events.append(f"round {state.round + 1}: {len(shares)} clusters of fresh descriptors")
-        models = state.models if _same(shares) else state.models.average(shares)
-        found = replace(state, models=models, assignment=assignment, clusters=clusters, descriptors=descriptors)
+        models, velocity = state.models, state.velocity
+        if not _same(shares):
+            models, velocity = models.average(shares), inherited(velocity, shares)
+        state = replace(state, models=models, velocity=velocity)
+        found = replace(state, assignment=assignment, clusters=clusters, descriptors=descriptors)
         return self._shared(replace(found, clustered=len(state.described), releases=releases), metrics)
 
     def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:

@@ -49,7 +49,7 @@ class LoopEngine:
         self._pixels = pixels
         self._model = self._prepared(model).to(device)
         self._functional = Functional(self._model)
-        self._trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+        self.trained_names = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         self._has_batch_norm = has_batch_norm(model)
         self._normalisation = Normalisation(self._model)
         self._dtype = next(iter(model.parameters())).dtype
@@ -241,7 +241,7 @@ class LoopEngine:
 
     def trained(self, params: Parameters) -> Parameters:
         """The tensors that training changes."""
-        return {name: tensor for name, tensor in params.items() if name in self._trained}
+        return {name: tensor for name, tensor in params.items() if name in self.trained_names}
 
     def gradient(self, loss: Loss, at: Parameters) -> Parameters:
         """d loss / d at, by ordinary backpropagation."""

@@ -57,6 +57,7 @@ class ProcessesEngine:
         self.workers = _cores() if workers is None else workers
         self._loop = LoopEngine(recipe.build(), "cpu", precision, pixels)
         self._loop.recipe = recipe
+        self.trained_names = self._loop.trained_names
         self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
         self._federations: dict[int, Federation] = {}
         self._finalizer = weakref.finalize(self, _close, self._pool, os.getpid())

@@ -71,6 +71,7 @@ class RunConfig:
     batch_size: int = 64
     lr: float = 0.005
     momentum: float = 0.9
+    server_momentum: float = 0.0
     finetune: int = 0
     engine: str = "auto"
     device: str = "auto"
@@ -95,6 +96,8 @@ class RunConfig:
             raise FedfluxError(f"--lr {self.lr}: give a value above 0")
         if not 0 <= self.momentum < 1:
             raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
+        if not 0 <= self.server_momentum < 1:
+            raise FedfluxError(f"--server-momentum {self.server_momentum} is outside 0 to 1")
         if not (isfinite(self.eps_scale) and self.eps_scale > 0):
             raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
         if not 0 < self.significance < 1:
@@ -191,6 +194,7 @@ class RunConfig:
             beside=self.answer == "both",
             novel=self.novel,
             novelty_level=self.novelty_level,
+            server_momentum=self.server_momentum,
             true_count=self.clusters == "true",
             cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             descriptor=DescriptorSettings(

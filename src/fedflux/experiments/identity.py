@@ -33,8 +33,10 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         told.pop("eps_scale", None)
+    if not config.server_momentum:
+        told.pop("server_momentum", None)  # as if there were no such setting
     if config.drift is None:
-        told.pop("drift")  # as if there were no such setting
+        told.pop("drift")
     else:
         told["drift"] = Drift.parse(config.drift).spec
     if config.novel == "nearest" and config.algorithm != "flux-dynamic":  # who is called novel changes no model then

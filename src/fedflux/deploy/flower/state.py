@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.describe import Extractor
-from fedflux.algorithms.flux import GROWTH, carried_over
+from fedflux.algorithms.flux import GROWTH
+from fedflux.algorithms.heritage import carried_over
 from fedflux.deploy.flower.settings import FlowerSettings
 from fedflux.engine.stack import Stack
 from fedflux.flux.clustering import Clusterer, Clusters, find_clusters, takes
