@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedflux.algorithms import Algorithm, RoundMetrics, Settings
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Engine, Stack, Training, make_engine, one_thread
+from fedflux.engine import Engine, LoopEngine, Stack, Training, make_engine, one_thread
 
 TRAINING = Training(epochs=2, batch_size=16, lr=0.05, momentum=0.9)
 SETTINGS = Settings(rounds=3, training=TRAINING, seed=5, clusters=3)
@@ -25,6 +25,14 @@ def digits(clients: int = 6, shift: str = "px") -> Federation:
 def loop(federation: Federation) -> Engine:
     """The reference engine with a small model."""
     return make_engine("loop", "mlp", federation, seed=5)
+
+
+def loop_by_autograd(federation: Federation) -> Engine:
+    """The same, plain SGD too by autograd: a method's own rule then rounds as the default one does."""
+    engine = loop(federation)
+    assert isinstance(engine, LoopEngine)
+    engine._chain = None
+    return engine
 
 
 def play(

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms import ALGORITHMS, Settings, make_algorithm
+from fedflux.algorithms import ALGORITHMS, OWN_RULE, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics, aggregate
 from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
@@ -286,3 +286,18 @@ def test_local_models_stay_apart(federation: Federation, engine: Engine) -> None
     assert algorithm.unseen(state, view.cohort(range(6)).features("test"), engine) is None
     known = algorithm.known(state, view.cohort([1, 3]), engine)
     np.testing.assert_array_equal(known.weights.argmax(axis=1), [1, 3])
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_methods_with_a_rule_of_their_own_are_listed(name, federation, monkeypatch):
+    """What engines are told of a method is what it does."""
+    engine, rules = make_engine("loop", "mlp", federation, seed=5), []
+    whole = engine.train
+
+    def watched(start, cohort, jobs, training, key, rule=None, extras=None):
+        rules.append(rule)
+        return whole(start, cohort, jobs, training, key, rule, extras)
+
+    monkeypatch.setattr(engine, "train", watched)
+    play(name, federation, engine, rounds=1)
+    assert [rule is not None for rule in rules[:1]] == [name in OWN_RULE]

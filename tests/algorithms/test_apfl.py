@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, permuted, play, same
+from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, loop_by_autograd, permuted, play, same
 
 from fedflux.algorithms import FedAvg, Local
 from fedflux.algorithms.apfl import Apfl
@@ -20,7 +20,7 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def engine(federation: Federation) -> Engine:
-    return loop(federation)
+    return loop_by_autograd(federation)
 
 
 @pytest.mark.parametrize("output_mixing", [False, True])

@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, permuted, play, same
+from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, loop_by_autograd, permuted, play, same
 
 from fedflux.algorithms import FedAvg
 from fedflux.algorithms.fedem import FedEM
@@ -24,7 +24,7 @@ def federation() -> Federation:
 
 @pytest.fixture(scope="module")
 def engine(federation: Federation) -> Engine:
-    return loop(federation)
+    return loop_by_autograd(federation)
 
 
 def test_responsibilities_are_bayes_rule() -> None:

@@ -306,9 +306,11 @@ def test_a_client_that_diverges_is_named() -> None:
     ("model", "loop", "cores", "rounds", "found"),
     [
         ("mlp", 1e-5, 2, 1, "loop"),  # over in a moment
-        ("mlp", 1e-3, 2, 100, "stacked"),
-        ("mlp", 1e-9, 2, 100, "stacked"),  # whatever the clock says: rounding must not depend on it
-        ("mlp", 1.0, 2, 40, "processes"),
+        ("mlp", 1e-3, 2, 100, "processes"),
+        ("mlp with a rule", 1e-5, 2, 1, "loop"),
+        ("mlp with a rule", 1e-3, 2, 100, "stacked"),
+        ("mlp with a rule", 1e-9, 2, 100, "stacked"),  # whatever the clock says: rounding must not depend on it
+        ("mlp with a rule", 1.0, 2, 40, "processes"),
         ("lenet5", 8e-3, 2, 100, "processes"),
         ("lenet5", 8e-3, 1, 100, "loop"),
         ("resnet9", 1.0, 2, 100, "processes"),
@@ -319,7 +321,8 @@ def test_auto_picks_by_work_and_calibration_and_says_so(
 ) -> None:
     monkeypatch.setattr(auto, "_loop_step", lambda *_: loop)
     monkeypatch.setattr(auto, "cores", lambda: cores)
-    work = auto.Work(clients=10, samples=480, batch_size=64, epochs=2, rounds=rounds)
+    model, _, own_rule = model.partition(" with ")
+    work = auto.Work(clients=10, samples=480, batch_size=64, epochs=2, rounds=rounds, own_rule=bool(own_rule))
     choice = auto.choose(build_model(model, SHAPES[model], 5, seed=1), SHAPES[model], 5, "cpu", work)
     assert choice.name == found
     assert choice.words.startswith(found)

@@ -27,6 +27,7 @@ from fedflux.errors import unknown
 __all__ = [
     "ALGORITHMS",
     "HARNESS",
+    "OWN_RULE",
     "READS",
     "Algorithm",
     "Described",
@@ -100,6 +101,10 @@ READS: dict[str, frozenset[str]] = {
     "atp": frozenset(),
 }
 """Which of the settings that not everyone reads each algorithm reads; the others cannot change its numbers."""
+
+
+OWN_RULE = frozenset(("apfl", "fedem", "fedrc", "pfedme"))
+"""Methods whose clients train by a rule of their own; the others' by plain SGD."""
 
 
 def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:

@@ -36,7 +36,7 @@ class _FusedSequential(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Run by run; layer by layer where somebody looks on."""
         layers = list(self)
-        watched = any(_has_hooks(layer) for layer in layers)
+        watched = any(has_hooks(layer) for layer in layers)
         k = 0
         while k < len(layers):
             run = None if watched else self._runs.get(k)
@@ -71,7 +71,7 @@ class _Run:
     def __call__(self, layers: list[Any], x: Tensor) -> Tensor | None:
         """What these layers make of x; None where x is not what they can run together."""
         convolutions = layers[::3]
-        if x.ndim != 4 or not _all_pooled(convolutions, x.shape[2:]):
+        if x.ndim != 4 or not pools_all(convolutions, x.shape[2:]):
             return None
         kind = x.device.type
         dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else x.dtype
@@ -89,7 +89,8 @@ class _Run:
         return _Run(tuple(places.to(device) for places in self.places))
 
 
-def _has_hooks(layer: nn.Module) -> bool:
+def has_hooks(layer: nn.Module) -> bool:
+    """Whether somebody looks on."""
     return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
 
 
@@ -98,14 +99,14 @@ def _runs(sequence: nn.Sequential) -> "dict[int, _Run]":
     layers, found, k = list(sequence), {}, 0
     while k < len(layers):
         triples = [layers[at : at + 3] for at in range(k, len(layers), 3)]
-        places = tuple(Places.of(cast(nn.Conv2d, conv)) for conv, _, _ in takewhile(_pools, triples))
+        places = tuple(Places.of(cast(nn.Conv2d, conv)) for conv, _, _ in takewhile(pools, triples))
         if places:
             found[k] = _Run(places)
         k += max(1, 3 * len(places))
     return found
 
 
-def _pools(layers: list[nn.Module]) -> bool:
+def pools(layers: list[nn.Module]) -> bool:
     """Whether these are an ordinary square convolution with a bias, padded with zeros, a ReLU and a 2×2 average."""
     if len(layers) < 3:
         return False
@@ -128,7 +129,7 @@ def _pools(layers: list[nn.Module]) -> bool:
     )
 
 
-def _all_pooled(convolutions: list[nn.Conv2d], size: tuple[int, ...]) -> bool:
+def pools_all(convolutions: list[nn.Conv2d], size: tuple[int, ...]) -> bool:
     """Whether no layer leaves out a last row or column of pixels."""
     for conv in convolutions:
         size = tuple(length + 2 * int(conv.padding[0]) - conv.kernel_size[0] + 1 for length in size)

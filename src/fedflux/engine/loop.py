@@ -1,6 +1,6 @@
 """The reference engine: clients one after another in this process, simple enough to trust."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
+from fedflux.engine.chain import ChainTrainer
 from fedflux.engine.functional import Functional
 from fedflux.engine.fused import with_fused_layers
 from fedflux.engine.modes import EvaluationMode
@@ -51,6 +52,7 @@ class LoopEngine:
         self._functional = Functional(self._model)
         self.trained_names = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
         self._has_batch_norm = has_batch_norm(model)
+        self._chain = ChainTrainer.of(model) if self.device == "cpu" and self.precision != "bf16" else None
         self._normalisation = Normalisation(self._model)
         self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(self._model)
@@ -106,33 +108,45 @@ class LoopEngine:
         params = tuple(_own(start.row(model)) for model in job.models)
         told = {name: tensor.to(self.device) for name, tensor in extras[position].items()} if extras else {}
         with self._random_layers(key, job.client):
-            params = self._train_one(data, params, training, key, job.client, rule, told)
+            epochs = self._batches(data, training, key, job.client)
+            params = self._train_one(params, epochs, rule, told, data.x[: training.batch_size])
         return list(params)
+
+    def step(self, batch: Batch, rule: Rule) -> tuple[Parameters, ...]:
+        """One step from the initial model, the way training takes it: for whoever wants to time it."""
+        return self._train_one((self._initial.row(0),), [[batch]], rule, {}, batch.x)
 
     def _train_one(
         self,
-        data: Labelled,
         params: tuple[Parameters, ...],
-        training: Training,
-        key: Key,
-        client: int,
+        epochs: Iterable[Iterable[Batch]],
         rule: Rule,
         extras: Extras,
+        some: Tensor,
     ) -> tuple[Parameters, ...]:
-        x, y = data.x.to(self.device), data.y.to(self.device)
+        """All batches of a client, of which `some` is one's images."""
+        if self._chain is not None and self._chain.takes(rule, some):
+            return (self._chain.train(params[0], epochs, rule),)
         index = 0
-        for order in epoch_orders(key, client, len(data), training.epochs):
+        for batches in epochs:
             memory = rule.start(self, params)
-            shuffled = torch.from_numpy(order).to(self.device)
-            for positions in torch.split(shuffled, training.batch_size):
-                if self._has_batch_norm and len(positions) == 1:
-                    continue  # a batch of one has no variance
-                rows = positions if data.copies == 1 else positions % len(x)
-                images = self._images(x.index_select(0, rows))
-                batch = Batch(images, y.index_select(0, rows), positions)
+            for batch in batches:
                 params, memory = rule.step(self, params, memory, batch, extras, torch.tensor(index))
                 index += 1
         return params
+
+    def _batches(self, data: Labelled, training: Training, key: Key, client: int) -> Iterator[Iterator[Batch]]:
+        """A client's batches, epoch by epoch, in the order that the key says."""
+        x, y = data.x.to(self.device), data.y.to(self.device)
+
+        def batches(order: NDArray[np.int64]) -> Iterator[Batch]:
+            for positions in torch.split(torch.from_numpy(order).to(self.device), training.batch_size):
+                if self._has_batch_norm and len(positions) == 1:
+                    continue  # a batch of one has no variance
+                rows = positions if data.copies == 1 else positions % len(x)
+                yield Batch(self._images(x.index_select(0, rows)), y.index_select(0, rows), positions)
+
+        return (batches(order) for order in epoch_orders(key, client, len(data), training.epochs))
 
     def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
         """Accuracy of every member on a split."""
@@ -277,7 +291,11 @@ class LoopEngine:
         """Layers that draw (dropout) draw the same wherever and after whomever the client is trained."""
         devices = [self.device] if self.device.startswith("cuda") else []
         with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(stream_seed(key.seed, "random layers", key.round, client))
+            seed = stream_seed(key.seed, "random layers", key.round, client)
+            if devices:
+                torch.manual_seed(seed)
+            else:  # the same draws, without telling all kinds of devices, which takes a millisecond
+                torch.default_generator.manual_seed(seed)
             yield
 
     def _evaluating(self) -> EvaluationMode:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from fedflux import __version__
-from fedflux.algorithms import make_algorithm
+from fedflux.algorithms import OWN_RULE, make_algorithm
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
@@ -165,6 +165,7 @@ def engine_for(config: RunConfig, view: Federation) -> Engine:
         batch_size=config.batch_size,
         epochs=config.epochs,
         rounds=config.rounds,
+        own_rule=config.algorithm in OWN_RULE,
     )
     return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work)
 

@@ -1,0 +1,192 @@
+"""Chains of layers trained in place: autograd's numbers, for the models and the rule that it is for and no others."""
+
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.data.making import pictures
+from torch import Tensor, nn
+
+from fedflux.data import Federation
+from fedflux.data.dealing import ClientRows
+from fedflux.data.patterns import Pattern
+from fedflux.engine import Job, Key, LoopEngine, Stack, Training
+from fedflux.engine.chain import ROOMS, Chain, ChainTrainer
+from fedflux.engine.rules import LossRule, Sgd
+from fedflux.models import build_model
+from fedflux.models.mlp import MLP
+from fedflux.models.protocol import NamedEncoder
+
+TRAINING = Training(epochs=2, batch_size=16, lr=0.05, momentum=0.9)
+SIZES = (40, 33, 16, 5)
+"""The second's last batch is a single example, the fourth's only batch is a short one."""
+
+
+def federation(shape: tuple[int, int, int] = (1, 12, 12), sizes: tuple[int, ...] = SIZES) -> Federation:
+    channels, side, _ = shape
+    data = pictures(train=sum(sizes), classes=5, side=side, channels=channels)
+    cuts, none = np.split(np.arange(sum(sizes)), np.cumsum(sizes)[:-1]), np.empty(0, dtype=np.int64)
+    rows = [ClientRows(train=cut, validation=none, test=none) for cut in cuts]
+    return Federation(data, rows, [Pattern()] * len(sizes), 3, channels)
+
+
+def trained(engine: LoopEngine, view: Federation, rule: Any = None, training: Training = TRAINING) -> Stack:
+    jobs = [Job(client) for client in range(len(view))]
+    return engine.train(engine.initial(), view.cohort(range(len(view))), jobs, training, Key(1, 2), rule)
+
+
+@dataclass(frozen=True)
+class ByAutograd(LossRule):
+    """The default rule under another name, which no chain takes."""
+
+
+def by_autograd(training: Training = TRAINING) -> ByAutograd:
+    return ByAutograd(Sgd(training.lr, training.momentum))
+
+
+def sequential(*more: nn.Module) -> nn.Sequential:
+    torch.manual_seed(4)
+    return nn.Sequential(*more, nn.Flatten(), nn.Linear(4 * 25, 7), nn.ReLU(), nn.Linear(7, 5))
+
+
+def pooling(**more: Any) -> list[nn.Module]:
+    return [nn.Conv2d(1, 4, 3, **more), nn.ReLU(), nn.AvgPool2d(2)]
+
+
+CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
+    "lenet5": (lambda: build_model("lenet5", (1, 28, 28), 5, seed=1), (1, 28, 28)),
+    "lenet5 in colour": (lambda: build_model("lenet5", (3, 16, 16), 5, seed=1), (3, 16, 16)),
+    "mlp": (lambda: build_model("mlp", (1, 12, 12), 5, seed=1), (1, 12, 12)),
+    "sequential": (lambda: sequential(*pooling()), (1, 12, 12)),
+    "relu last": (lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.ReLU()), (1, 12, 12)),
+    "two padded": (
+        lambda: sequential(*pooling(padding=1), nn.Conv2d(4, 4, 3, padding=3), nn.ReLU(), nn.AvgPool2d(2)),
+        (1, 12, 12),
+    ),
+    "named": (lambda: NamedEncoder(nn.Sequential(OrderedDict(a=nn.Flatten(), b=nn.Linear(144, 5))), "a"), (1, 12, 12)),
+}
+
+
+@pytest.mark.parametrize("name", CHAINS)
+def test_it_is_what_autograd_finds(name: str) -> None:
+    make, shape = CHAINS[name]
+    model, view = make().double(), federation(shape)
+    engine = LoopEngine(model)
+    assert engine._chain is not None
+    start = {key: tensor.clone() for key, tensor in engine.initial().tensors.items()}
+    ours, theirs = trained(engine, view), trained(engine, view, by_autograd())
+    assert ours.tensors.keys() == theirs.tensors.keys()
+    for key, tensor in theirs.tensors.items():
+        assert not torch.equal(tensor[0], start[key][0])
+        torch.testing.assert_close(ours.tensors[key], tensor, rtol=1e-11, atol=1e-13)
+        assert torch.equal(engine.initial().tensors[key], start[key])  # nobody's start was written to
+
+
+def test_results_do_not_depend_on_who_was_trained_before() -> None:
+    sizes = (40, 33, 21, 37, 50, 30, 27, 16)
+    view, engine = federation(sizes=sizes), LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1))
+    together = trained(engine, view)
+    assert engine._chain is not None
+    assert len(engine._chain._rooms) == ROOMS
+    for client in reversed(range(len(sizes))):
+        alone = engine.train(engine.initial(), view.cohort([client]), [Job(client)], TRAINING, Key(1, 2))
+        for key, tensor in alone.tensors.items():
+            assert torch.equal(tensor[0], together.tensors[key][client])
+
+
+class Doubled(MLP):
+    def encode(self, x: Tensor) -> Tensor:
+        return 2 * super().encode(x)
+
+
+class Tied(nn.Sequential):
+    pass
+
+
+def frozen() -> nn.Module:
+    model = sequential(*pooling())
+    next(model.parameters()).requires_grad_(False)
+    return model
+
+
+def twice() -> nn.Module:
+    layer = nn.Linear(144, 144)
+    return nn.Sequential(nn.Flatten(), layer, nn.ReLU(), layer)
+
+
+def with_buffer() -> nn.Module:
+    model = sequential(*pooling())
+    model.register_buffer("seen", torch.zeros(1))
+    return model
+
+
+def rewired() -> nn.Module:
+    model = build_model("mlp", (1, 12, 12), 5, seed=1)
+    model.head = lambda latent: latent[:, :5]  # type: ignore[assignment]
+    return model
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: build_model("resnet9", (3, 16, 16), 5, seed=1),
+        lambda: Doubled((1, 12, 12), 5),
+        lambda: Tied(nn.Flatten(), nn.Linear(144, 5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5, bias=False)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.Dropout(0.5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 9), nn.Tanh(), nn.Linear(9, 5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.ReLU(), nn.Linear(144, 5)),
+        lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.ReLU(), nn.ReLU()),
+        lambda: nn.Sequential(nn.Flatten(2), nn.Linear(144, 5)),
+        lambda: nn.Sequential(nn.Flatten()),
+        lambda: nn.Sequential(nn.Linear(12, 5)),
+        lambda: nn.Sequential(*pooling()),
+        lambda: sequential(nn.Conv2d(1, 4, 3), nn.ReLU(), nn.MaxPool2d(2)),
+        frozen,
+        twice,
+        with_buffer,
+        rewired,
+    ],
+)
+def test_whatever_is_not_exactly_a_chain_is_left_to_autograd(make: Callable[[], nn.Module]) -> None:
+    assert Chain.of(make()) is None
+
+
+def test_only_the_default_rule_on_a_cpu_in_full_precision() -> None:
+    model = build_model("mlp", (1, 12, 12), 5, seed=1)
+    trainer, x = ChainTrainer.of(model), torch.zeros(4, 1, 12, 12)
+    assert trainer is not None
+    assert trainer.takes(LossRule(Sgd(0.1, 0.9)), x)
+    assert not trainer.takes(by_autograd(), x)
+    assert not trainer.takes(LossRule(Sgd(0.1, 0.9)), torch.zeros(1, 1).expand(2**11, 2**11))
+    assert LoopEngine(model, precision="bf16")._chain is None
+
+
+def test_images_with_odd_sides_go_the_ordinary_way() -> None:
+    model = nn.Sequential(*pooling(), nn.Flatten(), nn.Linear(4 * 25, 5)).double()
+    view, engine = federation((1, 13, 13)), LoopEngine(model)
+    assert engine._chain is not None
+    ours, theirs = trained(engine, view), trained(engine, view, by_autograd())
+    for key, tensor in theirs.tensors.items():
+        assert torch.equal(ours.tensors[key], tensor)
+
+
+def test_who_looks_on_sees_every_batch() -> None:
+    model = build_model("mlp", (1, 12, 12), 5, seed=1)
+    engine, seen = LoopEngine(model), list[int]()
+    handle = model.classifier.register_forward_hook(lambda _, x, y: seen.append(len(y)))  # type: ignore[union-attr]
+    trained(engine, federation(sizes=(20,)))
+    assert sorted(seen) == [4, 4, 16, 16]
+    handle.remove()
+    trained(engine, federation(sizes=(20,)))
+    assert len(seen) == 4
+
+
+def test_training_that_leaves_the_finite_numbers_stops() -> None:
+    engine = LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1))
+    with pytest.raises(RuntimeError, match="client 0 diverged in round 2"):
+        trained(engine, federation(), training=replace(TRAINING, lr=1e30))
