@@ -78,6 +78,14 @@ def test_fedavg_goes_on_with_half_of_what_a_round_moved(turned: Federation) -> N
     assert states[-1].velocity is not None
 
 
+def test_fedavg_stands_still_where_nobody_trains(turned: Federation) -> None:
+    engine = engine_of(turned)
+    state, _ = play(FedAvg(HALF), turned, engine, 2)
+    empty = replace(turned, rows=[replace(rows, train=rows.train[:0]) for rows in turned.rows])
+    after, _ = FedAvg(HALF).round(state, empty.cohort(range(6), 3), engine)
+    assert_same(after.model, state.model)
+
+
 def test_without_clusters_flux_is_fedavg_with_the_same_momentum(turned: Federation) -> None:
     assert_fedavg(Flux(replace(HALF, cluster_round=4)), turned, engine_of(turned))
 

@@ -1,7 +1,10 @@
 """Chains of layers trained in place: autograd's numbers, for the models and the rule that it is for and no others."""
 
+import pickle
 from collections import OrderedDict
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -10,16 +13,17 @@ import pytest
 import torch
 from tests.data.making import pictures
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 
 from fedflux.data import Federation
 from fedflux.data.dealing import ClientRows
 from fedflux.data.patterns import Pattern
 from fedflux.engine import Job, Key, LoopEngine, Stack, Training
-from fedflux.engine.chain import ROOMS, Chain, ChainTrainer
-from fedflux.engine.rules import LossRule, Sgd
+from fedflux.engine.chain import LARGEST, ROOMS, Chain, ChainTrainer
+from fedflux.engine.rules import Batch, LossRule, Sgd
 from fedflux.models import build_model
 from fedflux.models.mlp import MLP
-from fedflux.models.protocol import NamedEncoder
+from fedflux.models.protocol import EncoderHead, NamedEncoder
 
 TRAINING = Training(epochs=2, batch_size=16, lr=0.05, momentum=0.9)
 SIZES = (40, 33, 16, 5)
@@ -57,6 +61,20 @@ def pooling(**more: Any) -> list[nn.Module]:
     return [nn.Conv2d(1, 4, 3, **more), nn.ReLU(), nn.AvgPool2d(2)]
 
 
+def shared_relu() -> nn.Module:
+    act = nn.ReLU()
+    return nn.Sequential(nn.Flatten(), nn.Linear(144, 9), act, nn.Linear(9, 9), act, nn.Linear(9, 5), act)
+
+
+class Backwards(EncoderHead):
+    """Registers what it runs last first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.classifier = nn.Linear(144, 5)
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(144, 144), nn.ReLU())
+
+
 CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
     "lenet5": (lambda: build_model("lenet5", (1, 28, 28), 5, seed=1), (1, 28, 28)),
     "lenet5 in colour": (lambda: build_model("lenet5", (3, 16, 16), 5, seed=1), (3, 16, 16)),
@@ -67,6 +85,8 @@ CHAINS: dict[str, tuple[Callable[[], nn.Module], tuple[int, int, int]]] = {
         lambda: sequential(*pooling(padding=1), nn.Conv2d(4, 4, 3, padding=3), nn.ReLU(), nn.AvgPool2d(2)),
         (1, 12, 12),
     ),
+    "one relu in two places": (shared_relu, (1, 12, 12)),
+    "classifier first": (Backwards, (1, 12, 12)),
     "named": (lambda: NamedEncoder(nn.Sequential(OrderedDict(a=nn.Flatten(), b=nn.Linear(144, 5))), "a"), (1, 12, 12)),
 }
 
@@ -79,7 +99,7 @@ def test_it_is_what_autograd_finds(name: str) -> None:
     assert engine._chain is not None
     start = {key: tensor.clone() for key, tensor in engine.initial().tensors.items()}
     ours, theirs = trained(engine, view), trained(engine, view, by_autograd())
-    assert ours.tensors.keys() == theirs.tensors.keys()
+    assert list(ours.tensors) == list(theirs.tensors) == list(start)
     for key, tensor in theirs.tensors.items():
         assert not torch.equal(tensor[0], start[key][0])
         torch.testing.assert_close(ours.tensors[key], tensor, rtol=1e-11, atol=1e-13)
@@ -124,6 +144,11 @@ def with_buffer() -> nn.Module:
     return model
 
 
+class Called(MLP):
+    def __call__(self, x: Tensor) -> Tensor:
+        return 2 * super().__call__(x)
+
+
 def rewired() -> nn.Module:
     model = build_model("mlp", (1, 12, 12), 5, seed=1)
     model.head = lambda latent: latent[:, :5]  # type: ignore[assignment]
@@ -135,6 +160,7 @@ def rewired() -> nn.Module:
     [
         lambda: build_model("resnet9", (3, 16, 16), 5, seed=1),
         lambda: Doubled((1, 12, 12), 5),
+        lambda: Called((1, 12, 12), 5),
         lambda: Tied(nn.Flatten(), nn.Linear(144, 5)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5, bias=False)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.Dropout(0.5)),
@@ -158,12 +184,87 @@ def test_whatever_is_not_exactly_a_chain_is_left_to_autograd(make: Callable[[], 
 
 def test_only_the_default_rule_on_a_cpu_in_full_precision() -> None:
     model = build_model("mlp", (1, 12, 12), 5, seed=1)
-    trainer, x = ChainTrainer.of(model), torch.zeros(4, 1, 12, 12)
+    trainer, shape = ChainTrainer.of(model), (4, 1, 12, 12)
     assert trainer is not None
-    assert trainer.takes(LossRule(Sgd(0.1, 0.9)), x)
-    assert not trainer.takes(by_autograd(), x)
-    assert not trainer.takes(LossRule(Sgd(0.1, 0.9)), torch.zeros(1, 1).expand(2**11, 2**11))
+    assert trainer.takes(LossRule(Sgd(0.1, 0.9)), shape)
+    assert not trainer.takes(by_autograd(), shape)
+    assert not trainer.takes(LossRule(Decaying(0.1, 0.9)), shape)
     assert LoopEngine(model, precision="bf16")._chain is None
+
+
+class Decaying(Sgd):
+    """Not plain any more."""
+
+
+def test_buffers_that_would_be_large_are_not_made() -> None:
+    wide = nn.Sequential(nn.Conv2d(3, 64, 3, padding=1), nn.ReLU(), nn.AvgPool2d(2), nn.Flatten(), nn.Linear(16384, 5))
+    trainer = ChainTrainer.of(wide)
+    assert trainer is not None
+    rule = LossRule(Sgd(0.1, 0.9))
+    assert trainer.takes(rule, (16, 3, 32, 32))
+    assert not trainer.takes(rule, (512, 3, 32, 32))
+    for examples in (16, 32, 48, 64):
+        room = trainer._room((examples, 3, 32, 32))
+        held = {t.data_ptr(): t.numel() for layer in room.layers for t in vars(layer).values() if isinstance(t, Tensor)}
+        assert sum(held.values()) <= 1.2 * trainer._chain.numbers((examples, 3, 32, 32)) + 2 * 16384 * 5
+    assert sum(trainer._chain.numbers(shape) for shape in trainer._rooms) <= 2 * LARGEST
+    assert len(trainer._rooms) < 4
+
+
+def test_copies_of_few_images_make_batches_as_large() -> None:
+    view, engine = (
+        replace(federation(sizes=(5,)), duplicate=100),
+        LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1)),
+    )
+    trained(engine, view, training=replace(TRAINING, batch_size=64))
+    assert engine._chain is not None
+    assert sorted(shape[0] for shape in engine._chain._rooms) == [500 % 64, 64]
+
+
+@pytest.mark.parametrize("copied", [lambda engine: pickle.loads(pickle.dumps(engine)), deepcopy])
+def test_a_copied_engine_trains_as_well(copied: Callable[[LoopEngine], LoopEngine]) -> None:
+    engine, view = LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1)), federation()
+    expected = trained(engine, view)
+    found = trained(copied(engine), view)
+    for key, tensor in expected.tensors.items():
+        assert torch.equal(found.tensors[key], tensor)
+
+
+def test_threads_take_turns() -> None:
+    engine, view = LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1)), federation()
+    assert engine._chain is not None
+    rule, shape, start = LossRule(Sgd(0.05, 0.9)), (16, 1, 12, 12), engine.initial().row(0)
+    batches = [list(engine._batches(view.cohort([k]).data(k, "train"), TRAINING, Key(1, 2), k)) for k in range(4)]
+    epochs = [[list(epoch) for epoch in found] for found in batches]
+    assert engine._chain.takes(rule, shape)
+    expected = [engine._chain.train(start, found, rule) for found in epochs]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda k: engine._chain.train(start, epochs[k % 4], rule), range(24)))  # type: ignore[union-attr]
+    for k, one in enumerate(found):
+        assert all(torch.equal(tensor, expected[k % 4][key]) for key, tensor in one.items())
+
+
+def test_a_forward_that_was_replaced_is_run() -> None:
+    model = nn.Sequential(nn.Flatten(), nn.Linear(144, 5))
+    engine, seen = LoopEngine(model), list[int]()
+    whole = model[1].forward
+    model[1].forward = lambda x: (seen.append(len(x)), whole(x))[1]  # type: ignore[func-returns-value]
+    trained(engine, federation(sizes=(20,)))
+    assert sorted(seen) == [4, 4, 16, 16]
+
+
+def test_a_step_leaves_the_initial_model_as_it_is() -> None:
+    engine = LoopEngine(build_model("resnet9", (3, 16, 16), 5, seed=1))
+    before = {name: tensor.clone() for name, tensor in engine.initial().tensors.items()}
+    engine.step(Batch(torch.randn(4, 3, 16, 16), torch.arange(4), torch.arange(4)), LossRule(Sgd(0.1, 0.9)))
+    for name, tensor in engine.initial().tensors.items():
+        assert torch.equal(tensor, before[name])
+
+
+def test_two_parameter_sets_need_a_rule_for_two() -> None:
+    engine, view = LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1)), federation()
+    with pytest.raises(ValueError, match="unpack"):
+        engine.train(engine.initial().take([0, 0]), view.cohort([0]), [Job(0, (0, 1))], TRAINING, Key(1, 2))
 
 
 def test_images_with_odd_sides_go_the_ordinary_way() -> None:
@@ -184,6 +285,12 @@ def test_who_looks_on_sees_every_batch() -> None:
     handle.remove()
     trained(engine, federation(sizes=(20,)))
     assert len(seen) == 4
+    everywhere = register_module_forward_hook(lambda *_: seen.append(0))
+    try:
+        trained(engine, federation(sizes=(20,)))
+    finally:
+        everywhere.remove()
+    assert len(seen) > 4
 
 
 def test_training_that_leaves_the_finite_numbers_stops() -> None:

@@ -46,7 +46,8 @@ class FedAvg(Undescribed):
             model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), cohort.sizes("train"))
             velocity, beta = state.velocity, self.settings.server_momentum
             if beta:
-                model, velocity = carried_on(state.model, model, velocity, beta, [0], engine.trained_names)
+                trained_at = [0] if cohort.sizes("train").any() else []
+                model, velocity = carried_on(state.model, model, velocity, beta, trained_at, engine.trained_names)
         state = replace(state, model=model, velocity=velocity)
         metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
         metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)

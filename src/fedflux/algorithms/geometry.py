@@ -21,7 +21,7 @@ def inner_products(trained: Stack, start: Stack, rows: NDArray[np.int64]) -> NDA
     Norms, cosines and distances of updates all follow from these, and memory does not grow with the model.
     """
     total = np.zeros((len(trained), len(trained)))
-    for new, old in zip(_slices(trained), _slices(start), strict=True):
+    for new, old in zip(_slices(trained), _slices(start, trained), strict=True):
         update = new - old[torch.as_tensor(rows, device=old.device)]
         total += (update @ update.T).cpu().numpy()
     return total
@@ -30,7 +30,7 @@ def inner_products(trained: Stack, start: Stack, rows: NDArray[np.int64]) -> NDA
 def squared_distances(models: Stack, centres: Stack) -> NDArray[np.float64]:
     """‖W_i − W̃_m‖² over all parameters at once (models × centres)."""
     total = np.zeros((len(models), len(centres)))
-    for mine, theirs in zip(_slices(models), _slices(centres), strict=True):
+    for mine, theirs in zip(_slices(models), _slices(centres, models), strict=True):
         total += torch.stack([(mine - centre).square().sum(dim=1) for centre in theirs], dim=1).cpu().numpy()
     return total
 
@@ -42,8 +42,10 @@ def coordinates(products: NDArray[np.float64]) -> NDArray[np.float64]:
     return found
 
 
-def _slices(stack: Stack) -> Iterator[Tensor]:
-    for name, tensor in stack.tensors.items():
+def _slices(stack: Stack, like: Stack | None = None) -> Iterator[Tensor]:
+    """The parameters some at a time, in the order of another stack's names where one is given."""
+    for name in (stack if like is None else like).tensors:
+        tensor = stack.tensors[name]
         if tensor.is_floating_point() and not name.endswith(BUFFERS):
             flat = tensor.reshape(len(tensor), -1)
             for begin in range(0, flat.shape[1], SLICE):

@@ -29,7 +29,7 @@ def carried_on(
     """
     rows = list(trained)
     moved, speed = dict(averaged.tensors), {}
-    for name in names:
+    for name in [name for name in before.tensors if name in names]:
         start, mean = before.tensors[name], averaged.tensors[name]
         past = mean.new_zeros(mean.shape) if velocity is None else velocity.tensors[name]
         moved[name] = mean.clone()

@@ -64,7 +64,7 @@ def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, de
     """The engine that should be fastest for this work."""
     if torch.device(device).type == "cuda":
         return Choice("stacked", "stacked, the GPU's engine")
-    if stacks_on_cpu(model, work):
+    if stacks_on_cpu(model, image_shape, work):
         return Choice("stacked", "stacked: many examples and a small model of linear layers")
     alone = _loop_step(model, image_shape, classes, work.batch_size)
     seconds = alone * work.total / work.batch_size
@@ -75,11 +75,12 @@ def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, de
     return Choice(name, f"{name} ({workers} of them): one client's step takes {1000 * alone:.1f} ms")
 
 
-def stacks_on_cpu(model: nn.Module, work: Work) -> bool:
+def stacks_on_cpu(model: nn.Module, image_shape: tuple[int, int, int], work: Work) -> bool:
     """Whether stacking clients pays on a CPU: never for convolutions, which grouping makes slower, nor where a client's
     steps need no autograd (`engine/chain.py`).
     """
-    if not work.own_rule and Chain.of(model) is not None:
+    chain = None if work.own_rule else Chain.of(model)
+    if chain is not None and chain.takes((work.batch_size, *image_shape)):
         return False
     weights = sum(parameter.numel() for parameter in model.parameters())
     linear = sum(p.numel() for module in model.modules() if isinstance(module, nn.Linear) for p in module.parameters())

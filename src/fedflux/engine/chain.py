@@ -7,12 +7,13 @@ rule and any other device goes the ordinary way.
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
+from threading import Lock
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
 
-from fedflux.engine.fused import has_hooks, pools, pools_all
+from fedflux.engine.fused import looked_at, pools, pools_all
 from fedflux.engine.in_place import Layer, Linear, Pooled, Weights
 from fedflux.engine.pooled import Places
 from fedflux.engine.rules import Batch, LossRule, Rule, Sgd
@@ -21,8 +22,8 @@ from fedflux.models.protocol import EncoderHead, NamedEncoder
 
 ROOMS = 4
 """Sets of buffers kept: that of whole batches, and those of the last short ones."""
-LARGEST = 2**21
-"""Numbers in a batch of images, at most: buffers take some tens of times as many."""
+LARGEST = 2**24
+"""Numbers in a set of buffers, at most, and half as many as in all that are kept; more would gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,12 +59,33 @@ class Chain:
         layers = [name for name, *_ in (*self.convolutions, *self.linears)]
         return [f"{name}.{part}" for name in layers for part in ("weight", "bias")]
 
-    def takes(self, x: Tensor) -> bool:
-        """Whether it can run on such images, with nobody looking on."""
-        if any(has_hooks(module) for module in self.model.modules()):
+    def takes(self, shape: tuple[int, ...]) -> bool:
+        """Whether it can run on batches of this shape, and its layers still do what their classes say."""
+        modules = list(self.model.modules())
+        if looked_at(modules) or any("forward" in vars(module) for module in modules):
             return False
         convolutions = [conv for _, conv, _ in self.convolutions]
-        return not convolutions or (x.ndim == 4 and pools_all(convolutions, x.shape[2:]))
+        if convolutions and not (len(shape) == 4 and pools_all(convolutions, shape[2:])):
+            return False
+        return self.numbers(shape) <= LARGEST
+
+    def sizes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
+        """(channels, height, width, examples) before each convolution and after the last."""
+        found = [(*shape[1:], shape[0])]
+        for _, conv, at in self.convolutions:
+            side = [(length + 2 * at.padding - conv.kernel_size[0] + 1) // 2 for length in found[-1][1:3]]
+            found.append((conv.out_channels, *side, shape[0]))
+        return found
+
+    def numbers(self, shape: tuple[int, ...]) -> int:
+        """About how many the buffers hold for batches of this shape."""
+        count = sum(4 * linear.in_features for _, linear, _ in self.linears)
+        sizes = self.sizes(shape)
+        for (_, conv, at), before, after in zip(self.convolutions, sizes, sizes[1:], strict=False):
+            wide, (channels, height, width, _) = conv.kernel_size[0] + 1, before
+            pooled, image = after[1] * after[2], (height + 2 * at.padding) * (width + 2 * at.padding)
+            count += 2 * pooled * (channels * wide**2 + 4 * conv.out_channels) + channels * image * (2 + wide // 2)
+        return count * shape[0]
 
     def _is_all(self) -> bool:
         """Whether the model holds nothing else, everything once, and all of it is trained."""
@@ -77,7 +99,8 @@ class _Room(NamedTuple):
 
     layers: list[Layer]
     logits: Tensor
-    examples: Tensor
+    minus_one: Tensor
+    """One a column: what the label's probability is lessened by for the gradient."""
 
 
 class ChainTrainer:
@@ -105,33 +128,37 @@ class ChainTrainer:
             Weights(values[k], values[k + 1], gradients[k], gradients[k + 1]) for k in range(0, len(values), 2)
         ]
         self._rooms: dict[tuple[int, ...], _Room] = {}
+        self._one_at_a_time = Lock()
 
-    def takes(self, rule: Rule, x: Tensor) -> bool:
-        """Whether the rule is the default one, on batches that the chain can run on and that are not too large."""
-        return type(rule) is LossRule and x.numel() <= LARGEST and self._chain.takes(x)
+    def __reduce__(self) -> tuple[type["ChainTrainer"], tuple[Chain, torch.dtype]]:
+        """A copy makes its own buffers, whose tensors are views of each other."""
+        return ChainTrainer, (self._chain, self._values.dtype)
+
+    def takes(self, rule: Rule, shape: tuple[int, ...]) -> bool:
+        """Whether the rule is plain SGD on the mean cross-entropy, on batches that the chain can run on."""
+        return type(rule) is LossRule and type(rule.optimiser) is Sgd and self._chain.takes(shape)
 
     def train(self, params: Parameters, epochs: Iterable[Iterable[Batch]], rule: Rule) -> Parameters:
         """The parameters after all batches, by the default rule."""
         assert isinstance(rule, LossRule)
-        for name, place in self._named.items():
-            place.copy_(params[name])
-        with torch.no_grad():
+        with self._one_at_a_time, torch.no_grad():
+            for name, place in self._named.items():
+                place.copy_(params[name])
             for batches in epochs:
                 self._velocity.zero_()
                 for batch in batches:
                     self._step(batch.x, batch.y, rule.optimiser)
-        return {name: tensor.clone() for name, tensor in self._named.items()}
+            return {name: self._named[name].clone() for name in params}
 
     def _step(self, x: Tensor, y: Tensor, optimiser: Sgd) -> None:
         """One gradient step on the mean cross-entropy of a batch."""
-        layers, logits, examples = self._room(tuple(x.shape))
+        layers, logits, minus_one = self._room(tuple(x.shape))
         entry = layers[0].entry
         entry.copy_(x.permute(1, 2, 3, 0) if entry.ndim == 4 else x.flatten(1).t())
         for layer in layers:
             layer.forward()
         gradient = torch.softmax(logits, 0)
-        gradient[y, examples] -= 1
-        gradient.div_(len(y))
+        gradient.scatter_add_(0, y.unsqueeze(0), minus_one).div_(len(y))
         for layer in reversed(layers):
             gradient = layer.backward(gradient)
         self._velocity.mul_(optimiser.momentum).add_(self._gradients)
@@ -139,11 +166,15 @@ class ChainTrainer:
 
     def _room(self, shape: tuple[int, ...]) -> _Room:
         """Made before, or made now in the place of the one that was not used for longest."""
-        room = self._rooms.pop(shape, None) or self._made(shape)
-        if len(self._rooms) >= ROOMS:
+        room = self._rooms.pop(shape, None)
+        while room is None and self._rooms and not self._has_space(shape):
             self._rooms.pop(next(iter(self._rooms)))
-        self._rooms[shape] = room
+        self._rooms[shape] = room = room or self._made(shape)
         return room
+
+    def _has_space(self, shape: tuple[int, ...]) -> bool:
+        held = sum(self._chain.numbers(one) for one in (*self._rooms, shape))
+        return len(self._rooms) < ROOMS and held <= 2 * LARGEST
 
     def _made(self, shape: tuple[int, ...]) -> _Room:
         """The layers from the last to the first, since each writes into the buffer of the one after it."""
@@ -157,22 +188,19 @@ class ChainTrainer:
             first = not convolutions and k == 0
             layers.append(Linear(weights[len(layers)], entry, exit, relu, first))
             exit = entry
-        sizes = [(*shape[1:], count)]
-        for _, conv, at in convolutions:
-            side = [(length + 2 * at.padding - conv.kernel_size[0] + 1) // 2 for length in sizes[-1][1:3]]
-            sizes.append((conv.out_channels, *side, count))
+        sizes = self._chain.sizes(shape)
         for k, (_, _, at) in reversed(list(enumerate(convolutions))):
             layer = Pooled(weights[len(layers)], at, sizes[k], exit.view(sizes[k + 1]), k == 0)
             layers.append(layer)
             exit = layer.entry
-        return _Room(layers[::-1], logits, torch.arange(count))
+        return _Room(layers[::-1], logits, torch.full((1, count), -1.0, dtype=dtype))
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
     """The leaves of a model that runs its parts one after another, with their names."""
     parts: list[tuple[str, nn.Module]] = []
     if type(module) is nn.Sequential:
-        parts = list(module.named_children())
+        parts = list(module._modules.items())  # named_children leaves out repeats
     elif isinstance(module, EncoderHead) and _as_defined(module):
         parts = [("features", module.features), ("classifier", module.classifier)]
     elif type(module) is NamedEncoder:
@@ -186,7 +214,7 @@ def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:
 def _as_defined(model: EncoderHead) -> bool:
     """Whether the model runs its two parts as the class says and as nobody has changed since."""
     own = type(model)
-    names = ("forward", "encode", "head")
+    names = ("__call__", "forward", "encode", "head")
     return all(getattr(own, name) is getattr(EncoderHead, name) and name not in vars(model) for name in names)
 
 

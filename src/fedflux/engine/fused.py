@@ -1,6 +1,6 @@
 """Layers that run together: which ones of a model can, and a copy of the model in which they do."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from copy import deepcopy
 from dataclasses import dataclass
 from itertools import takewhile
@@ -9,6 +9,7 @@ from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import _has_any_global_hook
 
 from fedflux.engine.pooled import Places, PoolingRun
 
@@ -36,7 +37,7 @@ class _FusedSequential(nn.Sequential):
     def forward(self, x: Tensor) -> Tensor:
         """Run by run; layer by layer where somebody looks on."""
         layers = list(self)
-        watched = any(has_hooks(layer) for layer in layers)
+        watched = looked_at(layers)
         k = 0
         while k < len(layers):
             run = None if watched else self._runs.get(k)
@@ -89,9 +90,11 @@ class _Run:
         return _Run(tuple(places.to(device) for places in self.places))
 
 
-def has_hooks(layer: nn.Module) -> bool:
-    """Whether somebody looks on."""
-    return bool(layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks)
+def looked_at(modules: Iterable[nn.Module]) -> bool:
+    """Whether somebody looks on: at one of these, or at all modules that there are."""
+    return bool(_has_any_global_hook()) or any(  # type: ignore[no-untyped-call]
+        m._forward_hooks or m._forward_pre_hooks or m._backward_hooks or m._backward_pre_hooks for m in modules
+    )
 
 
 def _runs(sequence: nn.Sequential) -> "dict[int, _Run]":

@@ -12,6 +12,9 @@ from torch import Tensor
 
 from fedflux.engine.pooled import Places
 
+_masked = torch.ops.aten.threshold_backward.grad_input
+"""(gradient, output of a ReLU, 0, where to): the gradient before the ReLU."""
+
 
 class Weights(NamedTuple):
     """A layer's tensors and where their gradients go."""
@@ -53,7 +56,7 @@ class Linear:
     def backward(self, gradient: Tensor) -> Tensor:
         """Two products; one where nobody asks for the images' gradient."""
         if self._relu:
-            torch.ops.aten.threshold_backward.grad_input(gradient, self._exit, 0, grad_input=gradient)
+            _masked(gradient, self._exit, 0, grad_input=gradient)
         torch.mm(gradient, self._examples, out=self._to.of_weight)
         torch.sum(gradient, 1, out=self._to.of_bias)
         return gradient if self._first else torch.mm(self._back, gradient, out=self._of_entry)
@@ -74,14 +77,23 @@ class Pooled:
         self._views = images.unfold(1, wide, 2).unfold(2, wide, 2).permute(0, 4, 5, 1, 2, 3)
         self._copies = torch.empty(self._views.shape, dtype=dtype)
         self._windows = self._copies.view(channels * wide * wide, -1)
-        self._small = torch.zeros(self._flat.numel() + 1, dtype=dtype)  # the last: where a wide kernel has no weight
+        self._windows_back = self._windows.t()
+        self._padded = torch.zeros(self._flat.numel() + 1, dtype=dtype)  # the last: where a wide kernel has no weight
+        self._quarters = self._padded[:-1]
         self._wide = torch.empty(4 * outputs, len(self._windows), dtype=dtype)
+        self._wide_flat, self._wide_back = self._wide.view(-1), self._wide.t()
         self._bias = torch.empty(4, outputs, dtype=dtype)
+        self._bias_column = self._bias.view(-1, 1)
         self._out = torch.empty(4 * outputs, self._windows.shape[1], dtype=dtype)
-        self._inner = torch.empty(4, outputs, self._windows.shape[1], dtype=dtype)
+        self._out_of_four = self._out.view(4, outputs, -1)
+        self._inner_of_four = torch.empty_like(self._out_of_four)
+        self._inner = self._inner_of_four.view(4 * outputs, -1)
         self._of_wide = torch.empty_like(self._wide)
+        self._of_wide_flat = self._of_wide.view(-1)
         self._of_four = torch.empty(4, self._flat.numel(), dtype=dtype)
+        self._of_four_flat = self._of_four.view(-1)
         self._of_bias = torch.empty(4, outputs, dtype=dtype)
+        self._of_bias_flat = self._of_bias.view(-1)
         self._exit = exit
         self._blocks = self._out.view(4, outputs, down, right, examples).unbind(0)
         if not first:
@@ -97,29 +109,26 @@ class Pooled:
 
     def forward(self) -> None:
         """The wide kernels from the weights, the windows from the images, their product, ReLU, the sum of four."""
-        torch.mul(self._flat, 0.25, out=self._small[:-1])
-        torch.index_select(self._small, 0, self._places.wide, out=self._wide.view(-1))
+        torch.mul(self._flat, 0.25, out=self._quarters)
+        torch.index_select(self._padded, 0, self._places.wide, out=self._wide_flat)
         self._bias.copy_(self._to.bias).mul_(0.25)
         self._copies.copy_(self._views)
-        torch.addmm(self._bias.view(-1, 1), self._wide, self._windows, out=self._out).relu_()
+        torch.addmm(self._bias_column, self._wide, self._windows, out=self._out).relu_()
         a, b, c, d = self._blocks
         torch.add(a, b, out=self._exit).add_(c).add_(d)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """As `pooled_gradients`."""
-        outputs = len(self._to.bias)
-        share = gradient.reshape(1, outputs, -1).expand(4, -1, -1)
-        out = self._out.view(self._inner.shape)
-        torch.ops.aten.threshold_backward.grad_input(share, out, 0, grad_input=self._inner)
-        inner = self._inner.view(4 * outputs, -1)
-        torch.mm(inner, self._windows.t(), out=self._of_wide)
-        torch.index_select(self._of_wide.view(-1), 0, self._places.narrow, out=self._of_four.view(-1))
+        share = gradient.reshape(1, len(self._to.bias), -1).expand(4, -1, -1)
+        _masked(share, self._out_of_four, 0, grad_input=self._inner_of_four)
+        torch.mm(self._inner, self._windows_back, out=self._of_wide)
+        torch.index_select(self._of_wide_flat, 0, self._places.narrow, out=self._of_four_flat)
         torch.sum(self._of_four, 0, out=self._of_flat).mul_(0.25)
-        torch.sum(inner, 1, out=self._of_bias.view(-1))
+        torch.sum(self._inner, 1, out=self._of_bias_flat)
         torch.sum(self._of_bias, 0, out=self._to.of_bias).mul_(0.25)
         if self._first:
             return gradient
-        torch.mm(self._wide.t(), inner, out=self._spread)
+        torch.mm(self._wide_back, self._inner, out=self._spread)
         for pairs, end in self._back:
             end.zero_()
             for k, (place, part) in enumerate(pairs):

@@ -109,12 +109,14 @@ class LoopEngine:
         told = {name: tensor.to(self.device) for name, tensor in extras[position].items()} if extras else {}
         with self._random_layers(key, job.client):
             epochs = self._batches(data, training, key, job.client)
-            params = self._train_one(params, epochs, rule, told, data.x[: training.batch_size])
+            shape = (min(training.batch_size, len(data)), *data.x.shape[1:])
+            params = self._train_one(params, epochs, rule, told, shape)
         return list(params)
 
     def step(self, batch: Batch, rule: Rule) -> tuple[Parameters, ...]:
         """One step from the initial model, the way training takes it: for whoever wants to time it."""
-        return self._train_one((self._initial.row(0),), [[batch]], rule, {}, batch.x)
+        self._model.train()
+        return self._train_one((_own(self._initial.row(0)),), [[batch]], rule, {}, tuple(batch.x.shape))
 
     def _train_one(
         self,
@@ -122,10 +124,10 @@ class LoopEngine:
         epochs: Iterable[Iterable[Batch]],
         rule: Rule,
         extras: Extras,
-        some: Tensor,
+        shape: tuple[int, ...],
     ) -> tuple[Parameters, ...]:
-        """All batches of a client, of which `some` is one's images."""
-        if self._chain is not None and self._chain.takes(rule, some):
+        """All batches of a client, of this shape or shorter."""
+        if self._chain is not None and len(params) == 1 and self._chain.takes(rule, shape):
             return (self._chain.train(params[0], epochs, rule),)
         index = 0
         for batches in epochs:
