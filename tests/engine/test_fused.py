@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import grad
 from torch.nn.functional import cross_entropy
+from torch.nn.modules.module import register_module_forward_hook
 
 from fedflux.data import Features
 from fedflux.engine import LoopEngine
@@ -130,3 +131,14 @@ def test_what_else_a_sequence_holds_stays() -> None:
     torch.testing.assert_close(
         grad(lambda images: fused(images).sum())(x), grad(lambda images: sequence(images).sum())(x)
     )
+
+
+def test_hooks_on_all_modules_see_every_layer() -> None:
+    model = with_fused_layers(build_model("lenet5", (1, 28, 28), 3, seed=1))
+    seen: list[str] = []
+    handle = register_module_forward_hook(lambda module, *_: seen.append(type(module).__name__))
+    try:
+        model(torch.zeros(2, 1, 28, 28))
+    finally:
+        handle.remove()
+    assert seen.count("Conv2d") == 2
