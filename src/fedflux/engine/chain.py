@@ -84,7 +84,7 @@ class Chain:
         for (_, conv, at), before, after in zip(self.convolutions, sizes, sizes[1:], strict=False):
             wide, (channels, height, width, _) = conv.kernel_size[0] + 1, before
             pooled, image = after[1] * after[2], (height + 2 * at.padding) * (width + 2 * at.padding)
-            count += 2 * pooled * (channels * wide**2 + 4 * conv.out_channels) + channels * image * (2 + wide // 2)
+            count += pooled * (channels * wide**2 + 4 * conv.out_channels) + channels * image * (2 + wide // 2)
         return count * shape[0]
 
     def _is_all(self) -> bool:

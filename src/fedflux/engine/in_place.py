@@ -86,8 +86,6 @@ class Pooled:
         self._bias_column = self._bias.view(-1, 1)
         self._out = torch.empty(4 * outputs, self._windows.shape[1], dtype=dtype)
         self._out_of_four = self._out.view(4, outputs, -1)
-        self._inner_of_four = torch.empty_like(self._out_of_four)
-        self._inner = self._inner_of_four.view(4 * outputs, -1)
         self._of_wide = torch.empty_like(self._wide)
         self._of_wide_flat = self._of_wide.view(-1)
         self._of_four = torch.empty(4, self._flat.numel(), dtype=dtype)
@@ -97,8 +95,7 @@ class Pooled:
         self._exit = exit
         self._blocks = self._out.view(4, outputs, down, right, examples).unbind(0)
         if not first:
-            self._spread = torch.empty_like(self._windows)
-            spread = self._spread.view(channels, wide, wide, down, right, examples)
+            spread = self._copies
             self._rows = torch.empty(channels, wide, height, right, examples, dtype=dtype)
             self._image = torch.empty_like(images)
             self._of_entry = self._image[:, around : height - around, around : width - around]
@@ -120,15 +117,15 @@ class Pooled:
     def backward(self, gradient: Tensor) -> Tensor:
         """As `pooled_gradients`."""
         share = gradient.reshape(1, len(self._to.bias), -1).expand(4, -1, -1)
-        _masked(share, self._out_of_four, 0, grad_input=self._inner_of_four)
-        torch.mm(self._inner, self._windows_back, out=self._of_wide)
+        _masked(share, self._out_of_four, 0, grad_input=self._out_of_four)  # what came out was needed for its signs
+        torch.mm(self._out, self._windows_back, out=self._of_wide)
         torch.index_select(self._of_wide_flat, 0, self._places.narrow, out=self._of_four_flat)
         torch.sum(self._of_four, 0, out=self._of_flat).mul_(0.25)
-        torch.sum(self._inner, 1, out=self._of_bias_flat)
+        torch.sum(self._out, 1, out=self._of_bias_flat)
         torch.sum(self._of_bias, 0, out=self._to.of_bias).mul_(0.25)
         if self._first:
             return gradient
-        torch.mm(self._wide_back, self._inner, out=self._spread)
+        torch.mm(self._wide_back, self._out, out=self._windows)  # which have served
         for pairs, end in self._back:
             end.zero_()
             for k, (place, part) in enumerate(pairs):
