@@ -15,7 +15,7 @@ from tests.data.making import pictures
 from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
-from fedflux.data import Federation
+from fedflux.data import Features, Federation
 from fedflux.data.dealing import ClientRows
 from fedflux.data.patterns import Pattern
 from fedflux.engine import Job, Key, LoopEngine, Stack, Training
@@ -297,3 +297,36 @@ def test_training_that_leaves_the_finite_numbers_stops() -> None:
     engine = LoopEngine(build_model("mlp", (1, 12, 12), 5, seed=1))
     with pytest.raises(RuntimeError, match="client 0 diverged in round 2"):
         trained(engine, federation(), training=replace(TRAINING, lr=1e30))
+
+
+class NoLatents(MLP):
+    def __init__(self) -> None:
+        super().__init__((1, 12, 12), 5)
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(144, 64))
+        self.classifier = nn.Sequential(nn.ReLU(), nn.Linear(64, 5))
+
+
+@pytest.mark.parametrize("examples", [1, 64, 150])
+@pytest.mark.parametrize(
+    ("make", "shape", "inside"),
+    [
+        (lambda: build_model("lenet5", (3, 16, 16), 5, seed=1), (3, 16, 16), True),
+        (lambda: build_model("mlp", (1, 12, 12), 5, seed=1), (1, 12, 12), True),
+        (Backwards, (1, 12, 12), True),
+        (NoLatents, (1, 12, 12), False),  # its latents lie between a linear layer and its ReLU
+        (CHAINS["named"][0], (1, 12, 12), False),
+    ],
+)
+def test_latents_are_the_encoders(
+    make: Callable[[], nn.Module], shape: tuple[int, int, int], inside: bool, examples: int
+) -> None:
+    model = make().double()
+    engine = LoopEngine(model)
+    assert engine._chain is not None
+    assert engine._chain.encodes((64, *shape)) == inside
+    other = {name: 2 * tensor for name, tensor in engine.initial().row(0).items()}
+    data = Features(torch.randint(0, 256, (examples, *shape), dtype=torch.uint8))
+    found = torch.cat(engine._latents_of(other, data))
+    model.load_state_dict(other)
+    with torch.no_grad():
+        torch.testing.assert_close(found, model.encode(engine._images(data.x)))  # type: ignore[operator]

@@ -59,6 +59,16 @@ class Chain:
         layers = [name for name, *_ in (*self.convolutions, *self.linears)]
         return [f"{name}.{part}" for name in layers for part in ("weight", "bias")]
 
+    @property
+    def encoder(self) -> int | None:
+        """How many of its layers make the latents; None where those lie between or behind its layers."""
+        if not isinstance(self.model, EncoderHead):
+            return None
+        inside = [layer for _, layer in _layers(self.model.features, "")]
+        (_, after), *_ = _layers(self.model.classifier, "")
+        own = sum(type(layer) in (nn.Conv2d, nn.Linear) for layer in inside)
+        return own if type(after) is nn.Linear and any(map(_flattens, inside)) else None
+
     def takes(self, shape: tuple[int, ...]) -> bool:
         """Whether it can run on batches of this shape, and its layers still do what their classes say."""
         modules = list(self.model.modules())
@@ -129,6 +139,7 @@ class ChainTrainer:
         ]
         self._rooms: dict[tuple[int, ...], _Room] = {}
         self._one_at_a_time = Lock()
+        self._encoder = chain.encoder
 
     def __reduce__(self) -> tuple[type["ChainTrainer"], tuple[Chain, torch.dtype]]:
         """A copy makes its own buffers, whose tensors are views of each other."""
@@ -142,21 +153,43 @@ class ChainTrainer:
         """The parameters after all batches, by the default rule."""
         assert isinstance(rule, LossRule)
         with self._one_at_a_time, torch.no_grad():
-            for name, place in self._named.items():
-                place.copy_(params[name])
+            self._begin(params)
             for batches in epochs:
                 self._velocity.zero_()
                 for batch in batches:
                     self._step(batch.x, batch.y, rule.optimiser)
             return {name: self._named[name].clone() for name in params}
 
+    def encodes(self, shape: tuple[int, ...]) -> bool:
+        """Whether latents of batches of this shape can be made here."""
+        return self._encoder is not None and self._chain.takes(shape)
+
+    def latents(self, params: Parameters, batches: Iterable[Tensor]) -> list[Tensor]:
+        """What the encoder makes of each batch."""
+        found = []
+        with self._one_at_a_time, torch.no_grad():
+            self._begin(params)
+            for x in batches:
+                layers = self._forward(x, self._encoder).layers
+                found.append(layers[self._encoder or 0].entry.t().contiguous())
+        return found
+
+    def _begin(self, params: Parameters) -> None:
+        for name, place in self._named.items():
+            place.copy_(params[name])
+
+    def _forward(self, x: Tensor, count: int | None = None) -> _Room:
+        """A batch through the first layers, or through all."""
+        room = self._room(tuple(x.shape))
+        entry = room.layers[0].entry
+        entry.copy_(x.permute(1, 2, 3, 0) if entry.ndim == 4 else x.flatten(1).t())
+        for layer in room.layers[:count]:
+            layer.forward()
+        return room
+
     def _step(self, x: Tensor, y: Tensor, optimiser: Sgd) -> None:
         """One gradient step on the mean cross-entropy of a batch."""
-        layers, logits, minus_one = self._room(tuple(x.shape))
-        entry = layers[0].entry
-        entry.copy_(x.permute(1, 2, 3, 0) if entry.ndim == 4 else x.flatten(1).t())
-        for layer in layers:
-            layer.forward()
+        layers, logits, minus_one = self._forward(x)
         gradient = torch.softmax(logits, 0)
         gradient.scatter_add_(0, y.unsqueeze(0), minus_one).div_(len(y))
         for layer in reversed(layers):

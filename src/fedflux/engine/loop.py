@@ -207,10 +207,17 @@ class LoopEngine:
         """Latents batch by batch; those just made of the same images by the same model are used again."""
         found = self._recent.get(params, data.x)
         if found is None:
-            with torch.no_grad(), self._evaluating():
-                found = [self._encode(params, x) for _, x in self._chunks(data)]
+            found = self._encoded(params, data)
             self._recent.put(params, data.x, found)
         return found
+
+    def _encoded(self, params: Parameters, data: Features) -> list[Tensor]:
+        batches = (x for _, x in self._chunks(data))
+        size = min(EVALUATION_BATCH[torch.device(self.device).type], len(data.x))
+        if self._chain is not None and self._chain.encodes((size, *data.x.shape[1:])):
+            return self._chain.latents(params, batches)
+        with torch.no_grad(), self._evaluating():
+            return [self._encode(params, x) for x in batches]
 
     def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
         """The client's mixture of softmax outputs; models of weight zero are not run."""
