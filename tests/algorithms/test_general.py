@@ -27,12 +27,15 @@ def turned() -> Federation:
     return small("px", level=4, clients=6, fraction=1.0)
 
 
+@pytest.mark.parametrize("momentum", [0.0, 0.5])
 @pytest.mark.parametrize("method", [Flux, FluxSoft])
-def test_clusters_models_are_as_without_it_and_the_general_one_is_fedavgs(method: Any, turned: Federation) -> None:
+def test_clusters_models_are_as_without_it_and_the_general_one_is_fedavgs(
+    method: Any, momentum: float, turned: Federation
+) -> None:
     engine = engine_of(turned)
-    state, _ = play(method(BOTH), turned, engine, 4)
-    alone, _ = play(method(CLUSTERED), turned, engine, 4)
-    everyone, _ = play(FedAvg(CLUSTERED), turned, engine, 4)
+    state, _ = play(method(replace(BOTH, server_momentum=momentum)), turned, engine, 4)
+    alone, _ = play(method(replace(CLUSTERED, server_momentum=momentum)), turned, engine, 4)
+    everyone, _ = play(FedAvg(replace(CLUSTERED, server_momentum=momentum)), turned, engine, 4)
     assert len(state.models) > 1
     for name, tensor in alone.models.tensors.items():
         torch.testing.assert_close(state.models.tensors[name], tensor)

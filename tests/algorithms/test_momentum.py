@@ -90,18 +90,6 @@ def test_without_clusters_flux_is_fedavg_with_the_same_momentum(turned: Federati
     assert_fedavg(Flux(replace(HALF, cluster_round=4)), turned, engine_of(turned))
 
 
-@pytest.mark.parametrize("method", [Flux, FluxSoft])
-def test_the_general_model_is_fedavgs_with_the_same_momentum(method: Any, turned: Federation) -> None:
-    engine = engine_of(turned)
-    state, _ = play(method(replace(CLUSTERED, beside=True)), turned, engine, 4)
-    alone, _ = play(method(CLUSTERED), turned, engine, 4)
-    everyone, _ = play(FedAvg(HALF), turned, engine, 4)
-    assert len(state.models) > 1
-    for name, tensor in everyone.model.tensors.items():
-        torch.testing.assert_close(state.general.tensors[name], tensor)
-        torch.testing.assert_close(state.models.tensors[name], alone.models.tensors[name])
-
-
 def test_a_cluster_whose_members_stay_away_stands_still(turned: Federation) -> None:
     engine = engine_of(turned)
     state, _ = play(Flux(CLUSTERED), turned, engine, 3)

@@ -123,7 +123,7 @@ class Doubled(MLP):
         return 2 * super().encode(x)
 
 
-class Tied(nn.Sequential):
+class MayDoAnything(nn.Sequential):
     pass
 
 
@@ -161,7 +161,7 @@ def rewired() -> nn.Module:
         lambda: build_model("resnet9", (3, 16, 16), 5, seed=1),
         lambda: Doubled((1, 12, 12), 5),
         lambda: Called((1, 12, 12), 5),
-        lambda: Tied(nn.Flatten(), nn.Linear(144, 5)),
+        lambda: MayDoAnything(nn.Flatten(), nn.Linear(144, 5)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5, bias=False)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 5), nn.Dropout(0.5)),
         lambda: nn.Sequential(nn.Flatten(), nn.Linear(144, 9), nn.Tanh(), nn.Linear(9, 5)),

@@ -43,11 +43,12 @@ class FedAvg(Undescribed):
             jobs = [Job(client) for client in cohort]
             key = Key(self.settings.seed, state.round)
             trained = engine.train(state.model, cohort, jobs, self.settings.training, key)
-            model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), cohort.sizes("train"))
+            sizes = cohort.sizes("train")
+            model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), sizes)
             velocity, beta = state.velocity, self.settings.server_momentum
             if beta:
-                trained_at = [0] if cohort.sizes("train").any() else []
-                model, velocity = carried_on(state.model, model, velocity, beta, trained_at, engine.trained_names)
+                rows = [0] if sizes.any() else []
+                model, velocity = carried_on(state.model, model, velocity, beta, rows, engine.trained_names)
         state = replace(state, model=model, velocity=velocity)
         metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
         metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)

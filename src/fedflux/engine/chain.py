@@ -23,7 +23,7 @@ from fedflux.models.protocol import EncoderHead, NamedEncoder
 ROOMS = 4
 """Sets of buffers kept: that of whole batches, and those of the last short ones."""
 LARGEST = 2**24
-"""Numbers in a set of buffers, at most, and half as many as in all that are kept; more would gain nothing."""
+"""Numbers in a set of buffers, at most; all sets kept hold at most twice as many. Larger ones gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
