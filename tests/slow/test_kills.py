@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,9 @@ def finish(*arguments: str) -> tuple[dict[str, Any], str]:
 
 
 def kill(running: subprocess.Popen[str]) -> None:
-    """SIGKILL for the process and everything it started."""
-    os.killpg(running.pid, signal.SIGKILL)
+    """SIGKILL for the process and everything it started, if it still runs."""
+    with suppress(ProcessLookupError):
+        os.killpg(running.pid, signal.SIGKILL)
     running.wait()
     for pipe in (running.stdout, running.stderr):
         if pipe:
@@ -50,15 +52,15 @@ def rounds_done(folder: Path) -> int:
     return log.read_bytes().count(b"\n") if log.exists() else 0
 
 
-def killed_somewhere(folder: Path, dice: random.Random, arguments: tuple[str, ...]) -> bool:
-    """Start or go on, and kill: in the first moments, or a random while after the next round reached the disk."""
+def killed_somewhere(folder: Path, dice: random.Random, pause: float, arguments: tuple[str, ...]) -> bool:
+    """Start or go on, and kill: in the first moments, or up to `pause` seconds after the next round is on disk."""
     begun = rounds_done(folder)
     running = start(*arguments)
     deadline = time.monotonic() + 120
     if dice.random() < 0.8:
         while rounds_done(folder) <= begun and running.poll() is None and time.monotonic() < deadline:
             time.sleep(0.001)
-    time.sleep(dice.random() * 0.3)
+    time.sleep(dice.random() * pause)
     alive = running.poll() is None
     kill(running)
     return alive
@@ -66,15 +68,17 @@ def killed_somewhere(folder: Path, dice: random.Random, arguments: tuple[str, ..
 
 @pytest.mark.parametrize("algorithm", ["flux", "local"])
 def test_twenty_kills_change_nothing(algorithm: str, tmp_path: Path) -> None:
+    rounds = 6 * KILLS  # a kill costs one to three: on no machine does the run end before the last
     settings = (
-        "run", "--algorithm", algorithm, "--shift", "pxgy", "--rounds", "60", "--participation", "0.7",
+        "run", "--algorithm", algorithm, "--shift", "pxgy", "--rounds", str(rounds), "--participation", "0.7",
         "--engine", "loop",
     )  # fmt: skip
     whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
-    finish(*settings, "--out", str(whole))
+    answer, _ = finish(*settings, "--out", str(whole))
+    pause = 2 * answer["seconds"] / rounds
     dice = random.Random(2026)
     arguments = (*settings, "--out", str(broken), "--resume")
-    kills = sum(killed_somewhere(broken, dice, arguments) for _ in range(KILLS))
+    kills = sum(killed_somewhere(broken, dice, pause, arguments) for _ in range(KILLS))
     finish(*arguments)
     assert kills == KILLS  # every one met a living process
     assert "resumed after round" in (broken / "events.jsonl").read_text()
@@ -86,7 +90,7 @@ def test_twenty_kills_change_nothing(algorithm: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("damage", [cut, flip])
 @pytest.mark.parametrize("suffix", [".json", ".safetensors"])
 def test_a_damaged_newest_checkpoint_gives_way(damage: Any, suffix: str, tmp_path: Path) -> None:
-    settings = ("run", "--shift", "py", "--rounds", "30", "--engine", "loop")
+    settings = ("run", "--shift", "py", "--rounds", "60", "--engine", "loop")
     whole, broken = tmp_path / "whole" / "run", tmp_path / "broken" / "run"
     finish(*settings, "--out", str(whole))
     running = start(*settings, "--out", str(broken))
