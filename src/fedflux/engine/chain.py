@@ -15,7 +15,6 @@ from torch import Tensor, nn
 
 from fedflux.engine.fused import looked_at, pools, pools_all
 from fedflux.engine.in_place import Layer, Linear, Pooled, Weights
-from fedflux.engine.pooled import Places
 from fedflux.engine.rules import Batch, LossRule, Rule, Sgd
 from fedflux.engine.stack import Parameters
 from fedflux.models.protocol import EncoderHead, NamedEncoder
@@ -31,7 +30,7 @@ class Chain:
     """Convolutions with their ReLUs and poolings, then linear layers, each with a ReLU or without."""
 
     model: nn.Module
-    convolutions: tuple[tuple[str, nn.Conv2d, Places], ...]
+    convolutions: tuple[tuple[str, nn.Conv2d], ...]
     linears: tuple[tuple[str, nn.Linear, bool], ...]
 
     @staticmethod
@@ -49,8 +48,8 @@ class Chain:
                 linears.append((name, layer, k + 1 < len(rest) and type(rest[k + 1][1]) is nn.ReLU))
             elif not (type(layer) is nn.ReLU and k and type(rest[k - 1][1]) is nn.Linear):
                 return None
-        first = [(name, cast(nn.Conv2d, layer)) for (name, layer), *_ in pooling]
-        chain = Chain(model, tuple((name, conv, Places.of(conv)) for name, conv in first), tuple(linears))
+        first = tuple((name, cast(nn.Conv2d, layer)) for (name, layer), *_ in pooling)
+        chain = Chain(model, first, tuple(linears))
         return chain if linears and chain._is_all() else None
 
     @property
@@ -74,7 +73,7 @@ class Chain:
         modules = list(self.model.modules())
         if looked_at(modules) or any("forward" in vars(module) for module in modules):
             return False
-        convolutions = [conv for _, conv, _ in self.convolutions]
+        convolutions = [conv for _, conv in self.convolutions]
         if convolutions and not (len(shape) == 4 and pools_all(convolutions, shape[2:])):
             return False
         return self.numbers(shape) <= LARGEST
@@ -82,20 +81,23 @@ class Chain:
     def sizes(self, shape: tuple[int, ...]) -> list[tuple[int, ...]]:
         """(channels, height, width, examples) before each convolution and after the last."""
         found = [(*shape[1:], shape[0])]
-        for _, conv, at in self.convolutions:
-            side = [(length + 2 * at.padding - conv.kernel_size[0] + 1) // 2 for length in found[-1][1:3]]
+        for _, conv in self.convolutions:
+            side = [(length + 2 * _padding(conv) - conv.kernel_size[0] + 1) // 2 for length in found[-1][1:3]]
             found.append((conv.out_channels, *side, shape[0]))
         return found
 
     def numbers(self, shape: tuple[int, ...]) -> int:
         """About how many the buffers hold for batches of this shape."""
-        count = sum(4 * linear.in_features for _, linear, _ in self.linears)
+        each, all_together = sum(4 * linear.in_features for _, linear, _ in self.linears), 0
         sizes = self.sizes(shape)
-        for (_, conv, at), before, after in zip(self.convolutions, sizes, sizes[1:], strict=False):
-            wide, (channels, height, width, _) = conv.kernel_size[0] + 1, before
-            pooled, image = after[1] * after[2], (height + 2 * at.padding) * (width + 2 * at.padding)
-            count += pooled * (channels * wide**2 + 4 * conv.out_channels) + channels * image * (2 + wide // 2)
-        return count * shape[0]
+        for (_, conv), (channels, *before, _), (outputs, down, right, _) in zip(
+            self.convolutions, sizes, sizes[1:], strict=False
+        ):
+            height, width = (length + 2 * _padding(conv) for length in before)
+            side = conv.kernel_size[0]
+            each += channels * height * (2 * width + (side + 1) * right) + 4 * outputs * down * right
+            all_together += 4 * (down + 1) * outputs * side * channels * (side + 1)  # a kernel's gradient a row
+        return each * shape[0] + all_together
 
     def _is_all(self) -> bool:
         """Whether the model holds nothing else, everything once, and all of it is trained."""
@@ -222,8 +224,8 @@ class ChainTrainer:
             layers.append(Linear(weights[len(layers)], entry, exit, relu, first))
             exit = entry
         sizes = self._chain.sizes(shape)
-        for k, (_, _, at) in reversed(list(enumerate(convolutions))):
-            layer = Pooled(weights[len(layers)], at, sizes[k], exit.view(sizes[k + 1]), k == 0)
+        for k, (_, conv) in reversed(list(enumerate(convolutions))):
+            layer = Pooled(weights[len(layers)], _padding(conv), sizes[k], exit.view(sizes[k + 1]), k == 0)
             layers.append(layer)
             exit = layer.entry
         return _Room(layers[::-1], logits, torch.full((1, count), -1.0, dtype=dtype))
@@ -253,3 +255,7 @@ def _as_defined(model: EncoderHead) -> bool:
 
 def _flattens(layer: nn.Module) -> bool:
     return type(layer) is nn.Flatten and (layer.start_dim, layer.end_dim) == (1, -1)
+
+
+def _padding(conv: nn.Conv2d) -> int:
+    return int(conv.padding[0])

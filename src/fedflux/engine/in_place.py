@@ -5,15 +5,16 @@ is given its buffers and all views of them when it is made, for one number of ex
 """
 
 from collections.abc import Sequence
+from itertools import product
 from typing import NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
-from fedflux.engine.pooled import Places
-
 _masked = torch.ops.aten.threshold_backward.grad_input
 """(gradient, output of a ReLU, 0, where to): the gradient before the ReLU."""
+FEW = 512
+"""A product with fewer results than this leaves the library's kernels half empty."""
 
 
 class Weights(NamedTuple):
@@ -63,71 +64,113 @@ class Linear:
 
 
 class Pooled:
-    """Convolution, ReLU and 2×2 average pooling as one product (`engine/pooled.py`); (channels, h, w, examples)."""
+    """Convolution, ReLU and 2×2 average pooling; (channels, height, width, examples).
 
-    def __init__(self, weights: Weights, places: Places, shape: Sequence[int], exit: Tensor, first: bool) -> None:
+    As in `engine/pooled.py`, outputs under one pooling window are groups of channels of one kernel that is wider. Here
+    only the two of a row are: a kernel of 5 × 5 is 5 high and 6 wide, twice. The image is laid out in strips, every row
+    of it once for each column of that kernel. What an output row needs is then one stretch of memory, and the next
+    row's begins one strip further: no row of the image is copied for each row of the kernel.
+    """
+
+    def __init__(self, weights: Weights, padding: int, shape: Sequence[int], exit: Tensor, first: bool) -> None:
         outputs, channels, side, _ = weights.weight.shape
-        self._to, self._places, self._first = weights, places, first
-        self._flat, self._of_flat = weights.weight.view(-1), weights.of_weight.view(-1)
-        dtype, around, examples = self._flat.dtype, places.padding, shape[3]
-        height, width = shape[1] + 2 * around, shape[2] + 2 * around
-        down, right, wide = (height - side + 1) // 2, (width - side + 1) // 2, side + 1
-        images = torch.zeros(channels, height, width, examples, dtype=dtype)  # the border stays zero
-        self.entry = images[:, around : height - around, around : width - around]
-        self._views = images.unfold(1, wide, 2).unfold(2, wide, 2).permute(0, 4, 5, 1, 2, 3)
-        self._copies = torch.empty(self._views.shape, dtype=dtype)
-        self._windows = self._copies.view(channels * wide * wide, -1)
-        self._windows_back = self._windows.t()
-        self._padded = torch.zeros(self._flat.numel() + 1, dtype=dtype)  # the last: where a wide kernel has no weight
+        self._to, self._first, self._exit = weights, first, exit
+        dtype, (_, height, width, examples) = weights.weight.dtype, shape
+        images = torch.zeros(channels, height + 2 * padding, width + 2 * padding, examples, dtype=dtype)
+        self.entry = images[:, padding : padding + height, padding : padding + width]  # the border stays zero
+        self._views = images.unfold(2, side + 1, 2).permute(1, 0, 4, 2, 3)
+        self._strips = torch.empty(self._views.shape, dtype=dtype)
+        self._windows = _stretches(self._strips, side, 1)
+        count, taps, numbers = self._windows.shape
+        self._flat = weights.weight.view(-1)
+        self._padded = torch.zeros(self._flat.numel() + 1, dtype=dtype)  # the last: where a kernel has no weight
         self._quarters = self._padded[:-1]
-        self._wide = torch.empty(4 * outputs, len(self._windows), dtype=dtype)
-        self._wide_flat, self._wide_back = self._wide.view(-1), self._wide.t()
-        self._bias = torch.empty(4, outputs, dtype=dtype)
-        self._bias_column = self._bias.view(-1, 1)
-        self._out = torch.empty(4 * outputs, self._windows.shape[1], dtype=dtype)
-        self._out_of_four = self._out.view(4, outputs, -1)
-        self._of_wide = torch.empty_like(self._wide)
-        self._of_wide_flat = self._of_wide.view(-1)
-        self._of_four = torch.empty(4, self._flat.numel(), dtype=dtype)
-        self._of_four_flat = self._of_four.view(-1)
-        self._of_bias = torch.empty(4, outputs, dtype=dtype)
-        self._of_bias_flat = self._of_bias.view(-1)
-        self._exit = exit
-        self._blocks = self._out.view(4, outputs, down, right, examples).unbind(0)
+        self._entries = _entries(weights.weight.shape)
+        kernel = torch.empty(2 * outputs, taps, dtype=dtype)
+        self._kernel_flat, self._kernels = kernel.view(-1), kernel.expand(count, -1, -1)
+        self._bias = torch.empty(2, outputs, dtype=dtype)
+        self._biases = self._bias.view(-1, 1).expand(count, -1, numbers)
+        self._out = torch.empty(count, 2 * outputs, numbers, dtype=dtype)
+        four = self._out.view(count // 2, 2, 2, outputs, *exit.shape[2:]).permute(1, 2, 3, 0, 4, 5)
+        self._four, self._blocks = four, [four[i, j] for i, j in product((0, 1), repeat=2)]
+
+        at_once = 2 if kernel.numel() < FEW else 1  # a sixth of the arithmetic is for nothing then
+        self._outs = self._out.view(count // at_once, at_once * 2 * outputs, numbers)
+        self._windows_back = _stretches(self._strips, side, at_once).transpose(1, 2)
+        self._of_kernels = torch.empty(len(self._outs), self._outs.shape[1], self._windows_back.shape[2], dtype=dtype)
+        self._of_kernel = torch.empty(self._of_kernels.shape[1:], dtype=dtype)
+        self._of_kernel_flat = self._of_kernel.view(-1)
+        self._places = _places(weights.weight.shape, at_once)
+        self._of_places = torch.empty(2 * at_once, self._flat.numel(), dtype=dtype)
+        self._of_places_flat, self._of_flat = self._of_places.view(-1), weights.of_weight.view(-1)
+        self._of_bias = torch.empty(2 * outputs, dtype=dtype)
         if not first:
-            spread = self._copies
-            self._rows = torch.empty(channels, wide, height, right, examples, dtype=dtype)
-            self._image = torch.empty_like(images)
-            self._of_entry = self._image[:, around : height - around, around : width - around]
-            down_by_down = [(self._rows[:, :, i : i + 2 * down - 1 : 2], spread[:, i]) for i in range(wide)]
-            across = [(self._image[:, :, j : j + 2 * right - 1 : 2], self._rows[:, j]) for j in range(wide)]
-            # the first two of each fill all but the end, every other place each
-            self._back = (down_by_down, self._rows[:, :, 2 * down :]), (across, self._image[:, :, 2 * right :])
+            self._kernel_back = kernel.t()
+            steps = list(zip(self._windows, self._out, strict=True))
+            self._apart, self._over = steps[::side], [step for k, step in enumerate(steps) if k % side]
+            self._rest = self._strips[side * len(self._apart) :]
+            image, right = torch.empty_like(images), exit.shape[2]
+            self._of_entry = image[:, padding : padding + height, padding : padding + width]
+            columns = self._strips.permute(2, 1, 0, 3, 4)
+            self._across = [(image[:, :, j : j + 2 * right - 1 : 2], columns[j]) for j in range(side + 1)]
+            self._end = image[:, :, 2 * right :]  # the first two columns of the kernel fill all before it
 
     def forward(self) -> None:
-        """The wide kernels from the weights, the windows from the images, their product, ReLU, the sum of four."""
+        """The kernel from the weights, the strips from the images, their products, ReLU, the sum of four."""
         torch.mul(self._flat, 0.25, out=self._quarters)
-        torch.index_select(self._padded, 0, self._places.wide, out=self._wide_flat)
+        torch.index_select(self._padded, 0, self._entries, out=self._kernel_flat)
         self._bias.copy_(self._to.bias).mul_(0.25)
-        self._copies.copy_(self._views)
-        torch.addmm(self._bias_column, self._wide, self._windows, out=self._out).relu_()
+        self._strips.copy_(self._views)
+        torch.baddbmm(self._biases, self._kernels, self._windows, out=self._out).relu_()
         a, b, c, d = self._blocks
         torch.add(a, b, out=self._exit).add_(c).add_(d)
 
     def backward(self, gradient: Tensor) -> Tensor:
         """As `pooled_gradients`."""
-        share = gradient.reshape(1, len(self._to.bias), -1).expand(4, -1, -1)
-        _masked(share, self._out_of_four, 0, grad_input=self._out_of_four)  # what came out was needed for its signs
-        torch.mm(self._out, self._windows_back, out=self._of_wide)
-        torch.index_select(self._of_wide_flat, 0, self._places.narrow, out=self._of_four_flat)
-        torch.sum(self._of_four, 0, out=self._of_flat).mul_(0.25)
-        torch.sum(self._out, 1, out=self._of_bias_flat)
-        torch.sum(self._of_bias, 0, out=self._to.of_bias).mul_(0.25)
+        share = gradient.view(self._exit.shape).expand_as(self._four)
+        _masked(share, self._four, 0, grad_input=self._four)  # what came out was needed for its signs
+        torch.bmm(self._outs, self._windows_back, out=self._of_kernels)
+        torch.sum(self._of_kernels, 0, out=self._of_kernel)
+        torch.index_select(self._of_kernel_flat, 0, self._places, out=self._of_places_flat)
+        torch.sum(self._of_places, 0, out=self._of_flat).mul_(0.25)
+        torch.sum(self._out, (0, 2), out=self._of_bias)
+        torch.sum(self._of_bias.view(2, -1), 0, out=self._to.of_bias).mul_(0.25)
         if self._first:
             return gradient
-        torch.mm(self._wide_back, self._out, out=self._windows)  # which have served
-        for pairs, end in self._back:
-            end.zero_()
-            for k, (place, part) in enumerate(pairs):
-                place.copy_(part) if k < 2 else place.add_(part)
+        for rows, out in self._apart:  # the strips have served: they take their own gradient
+            torch.mm(self._kernel_back, out, out=rows)
+        self._rest.zero_()
+        for rows, out in self._over:
+            rows.addmm_(self._kernel_back, out)
+        self._end.zero_()
+        for k, (place, part) in enumerate(self._across):
+            place.copy_(part) if k < 2 else place.add_(part)
         return self._of_entry
+
+
+def _stretches(strips: Tensor, side: int, at_once: int) -> Tensor:
+    """What so many output rows at once need of the strips, for all of them; they overlap in memory."""
+    rows, channels, wide, right, examples = strips.shape
+    numbers = right * examples
+    size = ((rows - side + 1) // at_once, (side + at_once - 1) * channels * wide, numbers)
+    return strips.as_strided(size, (at_once * channels * wide * numbers, numbers, 1))
+
+
+def _entries(shape: Sequence[int]) -> Tensor:
+    """Which weight each entry of the kernel (output in a pair, channel out, row, channel, column) is, if any."""
+    outputs, channels, side, _ = shape
+    count = outputs * channels * side * side
+    own = torch.arange(count).view(outputs, channels, side, side).transpose(1, 2)
+    entries = torch.full((2, outputs, side, channels, side + 1), count)
+    for j in (0, 1):
+        entries[j, ..., j : j + side] = own
+    return entries.flatten()
+
+
+def _places(shape: Sequence[int], at_once: int) -> Tensor:
+    """Where each weight is in the kernels of so many output rows, the one of each output after another."""
+    outputs, channels, side, _ = shape
+    size = (at_once, 2, outputs, side + at_once - 1, channels, side + 1)
+    every = torch.arange(torch.Size(size).numel()).view(size)
+    found = [every[i, j, :, i : i + side, :, j : j + side] for i, j in product(range(at_once), (0, 1))]
+    return torch.stack(found).transpose(2, 3).flatten()
