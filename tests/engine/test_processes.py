@@ -247,6 +247,18 @@ def test_shares_give_everything_once_and_balance() -> None:
         assert max(clock) - min(clock) <= max(weights)
 
 
+def test_a_busy_worker_is_given_its_own_ahead_but_none_of_the_last() -> None:
+    shares = Shares([1.0] * 6, [0, 1, 0, 1, 0, 1], 2)
+    assert shares.take(0) == [0]
+    assert shares.take(0, ahead=True) == [2]
+    assert shares.take(0) == [4]
+    assert shares.take(0, ahead=True) == []  # what is left is the other's
+    assert shares.take(1) == [1]
+    assert shares.take(1, ahead=True) == []  # two are left, for two workers
+    assert shares.take(0) == [5]
+    assert shares.take(1) == [3]
+
+
 def test_devices_are_checked(federation: Federation) -> None:
     assert make_engine("processes", "mlp", federation, 1).device == "cpu"
     with pytest.raises(FedfluxError, match="runs on the CPU, not on cuda"):

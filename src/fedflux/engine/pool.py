@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import traceback
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -27,6 +28,8 @@ Prepare = Callable[[], Do]
 """Called once in every worker, with one torch thread."""
 GOODBYE = 5.0
 """Seconds that an idle worker has to leave by itself."""
+AHEAD = 2
+"""Tasks that a worker holds at a time."""
 
 
 class WorkerDiedError(RuntimeError):
@@ -40,7 +43,8 @@ class _Worker:
     holds: set[int] = field(default_factory=set)
     """Which of the pool's shared objects it was given."""
     call: int = -1
-    task: list[int] = field(default_factory=list)
+    tasks: deque[list[int]] = field(default_factory=deque)
+    """The one it works on, and one that waits for it there, so that it never waits itself."""
 
 
 class Pool:
@@ -93,9 +97,10 @@ class Pool:
         results: dict[int, Any] = {}
         errors: dict[int, BaseException] = {}
         try:
-            for worker in self._workers:
-                self._give(worker, shares, method, call, uses)
-            while busy := [worker for worker in self._workers if worker.task]:
+            for _ in range(AHEAD):
+                for worker in self._workers:
+                    self._give(worker, shares, method, call, uses)
+            while busy := [worker for worker in self._workers if worker.tasks]:
                 ready = wait([worker.connection for worker in busy])
                 for worker in busy:
                     if worker.connection in ready:
@@ -112,9 +117,10 @@ class Pool:
         return [results[position] for position in range(len(clients))]
 
     def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: int | None) -> None:
-        worker.task = shares.take(self._workers.index(worker))
-        if not worker.task:
+        task = shares.take(self._workers.index(worker), ahead=bool(worker.tasks))
+        if not task:
             return
+        worker.tasks.append(task)
         with suppress(OSError):  # it died while idle: listening finds out
             for key in worker.holds - self._shared.keys():
                 send(worker.connection, ("forget", key))
@@ -127,7 +133,7 @@ class Pool:
                 send(worker.connection, ("call", method))
                 call.send(worker.connection)
                 worker.call = self._calls
-            send(worker.connection, ("do", worker.task))
+            send(worker.connection, ("do", task))
 
     def _answer(
         self,
@@ -140,14 +146,14 @@ class Pool:
         try:
             done, failed = receive(worker.connection, own=True)
         except (EOFError, OSError):
-            had = ", ".join(str(clients[position]) for position in sorted(worker.task))
+            had = ", ".join(str(clients[position]) for position in sorted(worker.tasks[0]))
             raise WorkerDiedError(
                 f"a worker process {_cause(worker.process)} while it had client {had} to {method}; "
                 "engine loop needs no workers"
             ) from None
         results.update(done)
         errors.update(failed)
-        worker.task = []
+        worker.tasks.popleft()
 
     def _start(self, count: int) -> None:
         while len(self._workers) < count:
@@ -158,7 +164,7 @@ class Pool:
         for worker in self._workers:
             worker.connection.close()
         for worker in self._workers:
-            if not worker.task:
+            if not worker.tasks:
                 worker.process.join(GOODBYE)
         self.kill()
         for parcel in self._shared.values():

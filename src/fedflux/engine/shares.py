@@ -13,13 +13,16 @@ class Shares:
         for position in sorted(range(len(weights)), key=lambda p: -weights[p]):
             self._queues[homes[position]].append(position)
 
-    def take(self, worker: int) -> list[int]:
-        """Some positions for an idle worker, empty when there are none left.
+    def take(self, worker: int, ahead: bool = False) -> list[int]:
+        """Some positions for an idle worker, or for a busy one `ahead` of time; empty when there are none for it.
 
         One message carries a fraction of what remains, so that many small clients cost few messages and the last ones
-        still spread evenly. A worker without any of its own takes the smallest of the worker that has most.
+        still spread evenly. A worker without any of its own takes the smallest of the worker that has most. Ahead of
+        time a worker is given its own alone, and none of the last: those are for whoever is idle first.
         """
         own = self._queues[worker]
+        if ahead and (not own or sum(map(len, self._queues)) <= len(self._queues)):
+            return []
         queue = own or max(self._queues, key=self._weight)
         enough = sum(map(self._weight, self._queues)) / (2 * len(self._queues))
         taken: list[int] = []

@@ -75,6 +75,13 @@ class Stack:
         return sum(tensor[0].numel() * tensor.element_size() for tensor in self.tensors.values())
 
     def finite(self) -> NDArray[np.bool_]:
-        """Which rows hold only finite numbers."""
-        ok = torch.stack([t.reshape(len(t), -1).isfinite().all(dim=1).cpu() for t in self.tensors.values()])
-        return np.asarray(ok.all(dim=0).numpy(), dtype=np.bool_)
+        """Which rows hold only finite numbers.
+
+        A row whose sums are finite does, and sums are quick; only others, which may be large and no more, are looked at
+        number by number.
+        """
+        sums = [tensor.reshape(len(tensor), -1).sum(dim=1).double() for tensor in self.tensors.values()]
+        ok = np.array(torch.stack(sums).isfinite().all(dim=0).cpu().numpy(), dtype=np.bool_)
+        for row in np.flatnonzero(~ok):
+            ok[row] = all(bool(tensor[row].isfinite().all()) for tensor in self.tensors.values())
+        return ok
