@@ -125,3 +125,23 @@ class Normed(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.out(self.encode(x))
+
+
+@dataclass(frozen=True)
+class Widening:
+    """Leaves double precision where a client's extras say so."""
+
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
+        """No memory."""
+
+    def step(
+        self,
+        operations: Operations,
+        params: tuple[Parameters, ...],
+        memory: Any,
+        batch: Batch,
+        extras: Extras,
+        index: Tensor,
+    ) -> tuple[tuple[Parameters, ...], Any]:
+        dtype = torch.float64 if extras["wide"] else torch.float32
+        return tuple({name: tensor.to(dtype) + 0.1 for name, tensor in one.items()} for one in params), memory

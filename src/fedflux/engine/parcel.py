@@ -98,7 +98,7 @@ def _fill(parts: list[memoryview]) -> int:
         begin = -(-begin // ALIGNMENT) * ALIGNMENT
         table += [begin, part.nbytes]
         begin += part.nbytes
-    file = _nameless()
+    file = nameless()
     try:
         os.ftruncate(file, begin)
         _write(file, memoryview(len(parts).to_bytes(8, "little") + np.array(table, np.int64).tobytes()), 0)
@@ -110,7 +110,8 @@ def _fill(parts: list[memoryview]) -> int:
     return file
 
 
-def _nameless() -> int:
+def nameless() -> int:
+    """A file that nobody can find: it lives as long as a process holds it."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("fedflux", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

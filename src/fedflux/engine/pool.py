@@ -21,6 +21,7 @@ import torch
 from fedflux.engine.base import DivergedError
 from fedflux.engine.parcel import Parcel, receive, send
 from fedflux.engine.shares import Shares, deal
+from fedflux.engine.shelf import Shelf
 
 Do = Callable[[str, tuple[Any, ...], int], object]
 """(method, its arguments, position) → that position's part of the result."""
@@ -54,7 +55,7 @@ class Pool:
         self._prepare = prepare
         self._limit = limit
         self._workers: list[_Worker] = []
-        self._shared: dict[int, Parcel] = {}
+        self._shared: dict[int, Parcel | Shelf] = {}
         self._homes: dict[tuple[int, int], int] = {}
         self._calls = 0
 
@@ -66,32 +67,37 @@ class Pool:
     def share(self, key: int, content: object) -> None:
         """Put an object where every worker can read it; calls name it by its key."""
         if key not in self._shared:
-            self._shared[key] = Parcel(content)
+            self._shared[key] = content if isinstance(content, Shelf) else Parcel(content)
 
     def forget(self, key: int) -> None:
-        """Drop a shared object everywhere."""
+        """Drop a shared object everywhere; its key may name another from then on."""
         self._shared.pop(key).close()
+        for worker in self._workers:
+            if key in worker.holds:
+                worker.holds.remove(key)
+                with suppress(OSError):  # it died while idle: listening finds out
+                    send(worker.connection, ("forget", key))
         self._homes = {home: worker for home, worker in self._homes.items() if home[0] != key}
 
     def map(
         self,
         method: str,
         call: Parcel,
-        uses: int | None,
+        uses: Sequence[int],
         clients: Sequence[int],
         weights: Sequence[float],
     ) -> list[Any]:
         """The result of every position, in order; the first error in that order is raised as it was.
 
-        `uses` is the key of the shared object that the call names. A client goes to the worker that had it before,
-        since that one has its data made.
+        `uses` are the keys of the shared objects that the call names, first the one that its clients come from, if any.
+        A client goes to the worker that had it before, since that one has its data made.
         """
         self._start(min(self._limit, len(clients)))
         self._calls += 1
         count = len(self._workers)
-        places = [(-1 if uses is None else uses, client) for client in clients]
-        homes = deal(weights, [None if uses is None else self._homes.get(place) for place in places], count)
-        if uses is not None:
+        places = [(uses[0] if uses else -1, client) for client in clients]
+        homes = deal(weights, [self._homes.get(place) for place in places], count)
+        if uses:
             self._homes.update(zip(places, homes, strict=True))
         shares = Shares(weights, homes, count)
         results: dict[int, Any] = {}
@@ -116,19 +122,17 @@ class Pool:
             raise errors[min(errors, key=lambda p: (isinstance(errors[p], DivergedError), p))]
         return [results[position] for position in range(len(clients))]
 
-    def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: int | None) -> None:
+    def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: Sequence[int]) -> None:
         task = shares.take(self._workers.index(worker), ahead=bool(worker.tasks))
         if not task:
             return
         worker.tasks.append(task)
         with suppress(OSError):  # it died while idle: listening finds out
-            for key in worker.holds - self._shared.keys():
-                send(worker.connection, ("forget", key))
-            worker.holds &= self._shared.keys()
-            if uses is not None and uses not in worker.holds:
-                send(worker.connection, ("hold", uses))
-                self._shared[uses].send(worker.connection)
-                worker.holds.add(uses)
+            for key in set(uses) - worker.holds:
+                shared = self._shared[key]
+                send(worker.connection, ("see" if isinstance(shared, Shelf) else "hold", key))
+                shared.send(worker.connection)
+                worker.holds.add(key)
             if worker.call != self._calls:
                 send(worker.connection, ("call", method))
                 call.send(worker.connection)
@@ -217,6 +221,8 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
             order, value = receive(connection)
             if order == "hold":
                 shared[value] = receive(connection)
+            elif order == "see":
+                shared[value] = Shelf.receive(connection)
             elif order == "forget":
                 del shared[value]
             elif order == "call":

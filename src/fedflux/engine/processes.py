@@ -6,6 +6,7 @@ import sys
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +21,8 @@ from fedflux.engine.pool import Pool
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Extras, Rule
-from fedflux.engine.stack import Stack
+from fedflux.engine.shelf import Outlet, Shelf
+from fedflux.engine.stack import Parameters, Stack
 from fedflux.errors import FedfluxError
 
 T = TypeVar("T")
@@ -60,6 +62,7 @@ class ProcessesEngine:
         self.trained_names = self._loop.trained_names
         self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
         self._federations: dict[int, Federation] = {}
+        self._shelf: Shelf | None = None
         self._finalizer = weakref.finalize(self, _close, self._pool, os.getpid())
 
     def __enter__(self) -> "ProcessesEngine":
@@ -71,6 +74,7 @@ class ProcessesEngine:
     def close(self) -> None:
         """End the workers and free the shared memory; a later call would start new ones."""
         self._federations.clear()
+        self._shelf = None
         self._pool.close()
 
     def initial(self, count: int = 1) -> Stack:
@@ -90,8 +94,10 @@ class ProcessesEngine:
         """Local training of every job."""
         clients = [job.client for job in jobs]
         weights = [float(cohort.federation.size(job.client, training.split) * len(job.models)) for job in jobs]
-        parts = self._map("train", (start, cohort, jobs, training, key, rule, extras), clients, weights, cohort)
-        trained = Stack.join([row for rows in parts for row in rows])
+        arguments = (start, cohort, jobs, training, key, rule, extras)
+        outlet = self._outlet(start.row(0), jobs) if self._has_workers(jobs) else None
+        parts = self._map("train", arguments, clients, weights, cohort, outlet)
+        trained = Stack.join([row for rows in parts for row in rows]) if outlet is None else outlet.collect(parts)
         check_finite(trained, jobs, key)
         return trained
 
@@ -125,14 +131,19 @@ class ProcessesEngine:
         clients: Sequence[int],
         weights: Sequence[float],
         cohort: Cohort | None = None,
+        outlet: Outlet | None = None,
     ) -> list[Any]:
-        """One part of the result a position, from workers where there are several of both."""
-        if len(clients) < 2 or self.workers < 2 or multiprocessing.current_process().daemon:
+        """One part of the result a position, from workers where there are several of both; None where it was left at
+        the outlet.
+        """
+        if not self._has_workers(clients):
             with one_thread():
                 return [getattr(self._loop, f"{method}_at")(*arguments, k) for k in range(len(clients))]
-        uses = None if cohort is None else self._share(cohort.federation.origin)
+        uses = [] if cohort is None else [self._share(cohort.federation.origin)]
+        if outlet is not None:
+            uses.append(id(outlet.shelf))
         try:
-            call = Parcel(arguments, self._known)
+            call = Parcel((outlet, arguments), self._known)
         except Exception as error:
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise FedfluxError(
@@ -143,6 +154,20 @@ class ProcessesEngine:
             return self._pool.map(method, call, uses, clients, weights)
         finally:
             call.close()
+
+    def _has_workers(self, positions: Sequence[Any]) -> bool:
+        return len(positions) > 1 and self.workers > 1 and not multiprocessing.current_process().daemon
+
+    def _outlet(self, model: Parameters, jobs: Sequence[Job]) -> Outlet | None:
+        """Where the models of these jobs go: the shelf of the call before, or a new one."""
+        ends = list(accumulate(len(job.models) for job in jobs))
+        if self._shelf is None or not self._shelf.fits(model, ends[-1]):
+            if self._shelf is not None:
+                self._pool.forget(id(self._shelf))
+            self._shelf = Shelf.like(model, ends[-1])
+            if self._shelf is not None:
+                self._pool.share(id(self._shelf), self._shelf)
+        return None if self._shelf is None else Outlet(self._shelf, [0, *ends])
 
     def _share(self, federation: Federation) -> int:
         key = id(federation)  # held below, so that no other can get this id
@@ -156,7 +181,8 @@ class ProcessesEngine:
         return key
 
     def _known(self, item: object) -> int | None:
-        return id(item) if isinstance(item, Federation) and id(item) in self._federations else None
+        held = isinstance(item, Federation) and id(item) in self._federations
+        return id(item) if held or (isinstance(item, Shelf) and item is self._shelf) else None
 
 
 @dataclass(frozen=True)
@@ -177,8 +203,10 @@ class _Do:
 
     loop: LoopEngine
 
-    def __call__(self, method: str, arguments: tuple[Any, ...], position: int) -> object:
-        return getattr(self.loop, f"{method}_at")(*arguments, position)
+    def __call__(self, method: str, told: tuple[Any, ...], position: int) -> object:
+        outlet, arguments = told
+        part = getattr(self.loop, f"{method}_at")(*arguments, position)
+        return None if outlet is not None and outlet.leave(position, part) else part
 
 
 def _cores() -> int:

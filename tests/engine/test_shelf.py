@@ -1,0 +1,129 @@
+"""Trained models that workers leave in shared memory: the same as those that are sent."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from tests.engine.making import Widening
+from tests.engine.test_processes import TRAINING, pair, same
+
+from fedflux.data import Federation, Partition, partition
+from fedflux.data.sources import load
+from fedflux.engine import Job, Key, ProcessesEngine, Stack, shelf
+from fedflux.engine.shelf import Shelf
+
+
+@pytest.fixture(scope="module")
+def federation() -> Federation:
+    return partition(load("digits"), Partition("px", level=3, clients=6, data_fraction=0.3))
+
+
+def rounds(engine: ProcessesEngine, federation: Federation, cohorts: list[list[int]]) -> list[Stack]:
+    """One call a cohort; every other client trains two models."""
+    start = engine.initial().take([0, 0])
+    return [
+        engine.train(
+            start,
+            federation.cohort(cohort),
+            [Job(client, (0, 1)[: 1 + client % 2]) for client in cohort],
+            TRAINING,
+            Key(3, round),
+            Widening(),
+            [{"wide": torch.tensor(False)}] * len(cohort),
+        )
+        for round, cohort in enumerate(cohorts)
+    ]
+
+
+COHORTS = [[0, 1, 2], [3, 4], [0, 1, 2, 3, 4, 5], [1, 5], [2]]
+
+
+def test_cohorts_of_any_size_follow_each_other(federation: Federation) -> None:
+    loop, processes = pair("mlp", federation)
+    with processes:
+        found = rounds(processes, federation, COHORTS)
+        made = processes._shelf
+        again = rounds(processes, federation, COHORTS[1:])
+        assert processes._shelf is made  # the largest cohort's has room for all
+    expected = rounds(loop, federation, COHORTS)  # type: ignore[arg-type]
+    assert [len(stack) for stack in found] == [4, 3, 9, 4, 1]
+    assert all(map(same, found, expected))
+    for first, second in zip(found[1:], again, strict=True):
+        assert first.tensors.keys() == second.tensors.keys()
+
+
+def test_an_answer_is_not_changed_by_the_next(federation: Federation) -> None:
+    with pair("mlp", federation)[1] as engine:
+        first, *_ = rounds(engine, federation, [[0, 1, 2]])
+        kept = Stack({name: tensor.clone() for name, tensor in first.tensors.items()})
+        engine.train(first, federation.cohort([0, 1, 2]), [Job(k, (k,)) for k in range(3)], TRAINING, Key(3, 9))
+    assert same(first, kept)
+
+
+def test_large_answers_are_sent(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
+    expected = rounds(pair("mlp", federation)[0], federation, COHORTS)  # type: ignore[arg-type]
+    monkeypatch.setattr(shelf, "LARGEST", 1000)
+    with pair("mlp", federation)[1] as engine:
+        assert all(map(same, rounds(engine, federation, COHORTS), expected))
+        assert engine._shelf is None
+
+
+@pytest.mark.parametrize("wide", [[True] * 4, [False, True, False, True]])
+def test_models_of_another_type_are_sent(federation: Federation, wide: list[bool]) -> None:
+    loop, processes = pair("mlp", federation)
+    cohort, jobs = federation.cohort(range(4)), [Job(k) for k in range(4)]
+    extras = [{"wide": torch.tensor(one)} for one in wide]
+    with processes:
+        stacks = [
+            engine.train(loop.initial(), cohort, jobs, TRAINING, Key(1, 1), Widening(), extras)
+            for engine in (loop, processes)
+        ]
+    assert all(tensor.dtype == torch.float64 for tensor in stacks[1].tensors.values())
+    assert same(*stacks)
+
+
+def test_a_worker_that_replaces_a_dead_one_is_shown_the_shelf(federation: Federation) -> None:
+    with pair("mlp", federation)[1] as engine:
+        first = rounds(engine, federation, COHORTS[:1])
+        engine._pool.kill()
+        assert all(map(same, rounds(engine, federation, COHORTS[:1]), first))
+
+
+def test_a_dropped_key_may_name_another_object(federation: Federation) -> None:
+    """Workers that had nothing to do in between know of it too."""
+    with pair("mlp", federation, workers=3)[1] as engine:
+        rounds(engine, federation, [[0, 1, 2]])
+        pool, old = engine._pool, engine._shelf
+        assert old is not None
+        assert all(id(old) in worker.holds for worker in pool._workers)
+        pool.forget(id(old))
+        assert not any(id(old) in worker.holds for worker in pool._workers)
+
+
+def test_room_is_only_made_for_what_is_asked() -> None:
+    model = {"weight": torch.zeros(3, 2), "steps": torch.tensor(5)}
+    made = Shelf.like(model, 4)
+    assert made is not None
+    assert made.fits(model, 4)
+    assert not made.fits(model, 5)
+    assert not made.fits({"weight": torch.zeros(2, 3), "steps": torch.tensor(5)})
+    assert not made.fits({"weight": torch.zeros(3, 2)})
+    assert not made.put(0, {"weight": torch.zeros(3, 2).double(), "steps": torch.tensor(5)})
+    assert made.put(1, {"weight": torch.ones(3, 2), "steps": torch.tensor(7)})
+    assert made.models(1, 2).tensors["steps"].tolist() == [7]
+    assert Shelf.like({"nothing": torch.zeros(0)}, 3) is None
+
+
+def test_no_descriptors_are_left_open(federation: Federation) -> None:
+    def held() -> int:
+        return sum("memfd" in str(link.readlink()) for link in Path("/proc/self/fd").iterdir() if link.is_symlink())
+
+    if not Path("/proc/self/fd").exists():
+        pytest.skip("descriptors are only listed on Linux")
+    before = held()
+    with pair("mlp", federation)[1] as engine:
+        rounds(engine, federation, COHORTS)
+        during = held()  # of the federation and the shelf
+        rounds(engine, federation, COHORTS)
+        assert held() == during > before
+    assert held() == before
