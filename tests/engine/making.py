@@ -5,6 +5,7 @@ import signal
 import time
 from dataclasses import dataclass
 from math import prod
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -128,8 +129,10 @@ class Normed(nn.Module):
 
 
 @dataclass(frozen=True)
-class Widening:
-    """Leaves double precision where a client's extras say so."""
+class Shifting:
+    """Moves set k of a client by k + 1 times what its extras say; `how` it is answered may be odd."""
+
+    how: str = "plain"
 
     def start(self, operations: Operations, params: tuple[Parameters, ...]) -> None:
         """No memory."""
@@ -143,5 +146,28 @@ class Widening:
         extras: Extras,
         index: Tensor,
     ) -> tuple[tuple[Parameters, ...], Any]:
-        dtype = torch.float64 if extras["wide"] else torch.float32
-        return tuple({name: tensor.to(dtype) + 0.1 for name, tensor in one.items()} for one in params), memory
+        moved = [{name: t + (k + 1) * extras["by"] for name, t in one.items()} for k, one in enumerate(params)]
+        if self.how == "wide" or (self.how == "some wide" and extras["by"] > 2):
+            moved = [{name: tensor.double() for name, tensor in one.items()} for one in moved]
+        if self.how == "first":
+            moved = moved[:1]
+        if self.how == "backwards":
+            moved = [dict(reversed(one.items())) for one in moved]
+        return tuple(moved), memory
+
+
+def echo() -> Any:
+    """A worker that answers with its part of what it was given."""
+    return lambda method, arguments, position: arguments[position]
+
+
+def stumble() -> Any:
+    """A worker that fails at the first position and notes which it began."""
+
+    def do(method: str, folder: str, position: int) -> None:
+        (Path(folder) / str(position)).touch()
+        if position == 0:
+            raise KeyError("the first")
+        time.sleep(0.1)
+
+    return do

@@ -9,7 +9,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 import torch
-from tests.engine.making import Collect, Coupled, Failing
+from tests.engine.making import Collect, Coupled, Failing, echo, stumble
 
 from fedflux.data import Dataset, Examples, Federation, Partition, partition
 from fedflux.data.sources import load
@@ -26,11 +26,13 @@ from fedflux.engine import (
     make_engine,
     one_thread,
 )
-from fedflux.engine.pool import WorkerDiedError
+from fedflux.engine.parcel import Parcel
+from fedflux.engine.pool import Pool, WorkerDiedError
 from fedflux.engine.shares import Shares, deal
 from fedflux.errors import FedfluxError
 from fedflux.flux.bounds import LatentRange
 
+NAMED = object()
 TRAINING = Training(epochs=2, batch_size=16, lr=0.05, momentum=0.9)
 
 
@@ -247,16 +249,94 @@ def test_shares_give_everything_once_and_balance() -> None:
         assert max(clock) - min(clock) <= max(weights)
 
 
+def makespan(weights: list[float], homes: list[int], workers: int, at_a_time: int) -> float:
+    """Seconds until all is done, as the pool does it, if a weight takes a second."""
+    shares = Shares(weights, homes, workers)
+    tasks: list[list[list[int]]] = [[] for _ in range(workers)]
+    ends = [0.0] * workers
+    seen: list[int] = []
+
+    def give(worker: int) -> None:
+        if task := shares.take(worker, [p for held in tasks[worker] for p in held]):
+            tasks[worker].append(task)
+            seen.extend(task)
+
+    for _ in range(at_a_time):
+        for worker in range(workers):
+            give(worker)
+    while busy := [worker for worker in range(workers) if tasks[worker]]:
+        first = min(busy, key=lambda w: ends[w] + sum(weights[p] for p in tasks[w][0]))
+        now = ends[first] + sum(weights[p] for p in tasks[first].pop(0))
+        ends[first] = now
+        give(first)
+        for idle in range(workers):
+            if not tasks[idle]:
+                ends[idle] = max(ends[idle], now)
+    assert sorted(seen) == list(range(len(weights)))
+    return max(ends)
+
+
+def test_work_given_ahead_makes_nobody_wait() -> None:
+    assert makespan([100.0, 100.0, 1.0, 1.0, 1.0, 1.0], [0, 0, 1, 1, 1, 1], 2, 2) == 104
+    rng = np.random.default_rng(2)
+    ratios = []
+    for _ in range(100):
+        workers, count = int(rng.integers(2, 9)), int(rng.integers(2, 40))
+        weights = np.ceil(100 * rng.lognormal(0, 1, count)).tolist()
+        homes = rng.integers(0, workers, count).tolist()
+        ratios.append(makespan(weights, homes, workers, 2) / makespan(weights, homes, workers, 1))
+    assert np.mean(ratios) < 1.01
+    assert max(ratios) < 1.2
+
+
 def test_a_busy_worker_is_given_its_own_ahead_but_none_of_the_last() -> None:
+    shares = Shares([1.0] * 8, [0, 1, 0, 1, 0, 1, 0, 1], 2)
+    assert shares.take(0) == [0, 2]
+    assert shares.take(1) == [1]
+    assert shares.take(1, held=[1]) == [3]
+    assert shares.take(0, held=[0, 2]) == [4]
+    assert shares.take(0, held=[0, 2, 4]) == []  # it has half of what is left
+    assert shares.take(1, held=[3]) == [5]
+    assert shares.take(0, held=[4]) == []  # two are left, for two workers
+    assert shares.take(0) == [6]
+    assert shares.take(0) == [7]
+    assert shares.take(1) == []
+
+
+def test_what_comes_after_an_error_is_dropped() -> None:
     shares = Shares([1.0] * 6, [0, 1, 0, 1, 0, 1], 2)
     assert shares.take(0) == [0]
-    assert shares.take(0, ahead=True) == [2]
-    assert shares.take(0) == [4]
-    assert shares.take(0, ahead=True) == []  # what is left is the other's
-    assert shares.take(1) == [1]
-    assert shares.take(1, ahead=True) == []  # two are left, for two workers
-    assert shares.take(0) == [5]
-    assert shares.take(1) == [3]
+    shares.drop_after(2)
+    assert shares.take(0) == [1]
+    assert shares.take(1) == []
+
+
+def test_a_worker_that_failed_leaves_what_comes_after(tmp_path: Path) -> None:
+    pool = Pool(stumble, 2)
+    try:
+        with pytest.raises(KeyError, match="the first"):
+            pool.map("stumble", Parcel(str(tmp_path)), [], range(8), [1.0] * 8)
+    finally:
+        pool.close()
+    begun = {int(path.name) for path in tmp_path.iterdir()}
+    assert 0 in begun
+    assert begun <= {0, 1, 3, 5, 7}  # the other worker's: it knows of no error
+
+
+def test_a_dropped_key_may_name_another_object() -> None:
+    """Workers that had nothing to do in between know of it too."""
+    pool = Pool(echo, 3)
+    try:
+        found = []
+        for words in ("abc", "def"):
+            pool.share(7, list(words))
+            for count in (3, 2):
+                call = Parcel(NAMED, lambda item: 7 if item is NAMED else None)
+                found.append(pool.map("echo", call, [7], range(count), [1.0] * count))
+            pool.forget(7)
+        assert found == [["a", "b", "c"], ["a", "b"], ["d", "e", "f"], ["d", "e"]]
+    finally:
+        pool.close()
 
 
 def test_devices_are_checked(federation: Federation) -> None:

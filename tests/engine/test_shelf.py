@@ -1,15 +1,16 @@
 """Trained models that workers leave in shared memory: the same as those that are sent."""
 
+import os
 from pathlib import Path
 
 import pytest
 import torch
-from tests.engine.making import Widening
+from tests.engine.making import Shifting
 from tests.engine.test_processes import TRAINING, pair, same
 
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Job, Key, ProcessesEngine, Stack, shelf
+from fedflux.engine import Job, Key, LoopEngine, ProcessesEngine, Stack, shelf
 from fedflux.engine.shelf import Shelf
 
 
@@ -18,8 +19,10 @@ def federation() -> Federation:
     return partition(load("digits"), Partition("px", level=3, clients=6, data_fraction=0.3))
 
 
-def rounds(engine: ProcessesEngine, federation: Federation, cohorts: list[list[int]]) -> list[Stack]:
-    """One call a cohort; every other client trains two models."""
+def rounds(
+    engine: LoopEngine | ProcessesEngine, federation: Federation, cohorts: list[list[int]], how: str = "plain"
+) -> list[Stack]:
+    """One call a cohort, in which every client moves otherwise; every other one trains two models."""
     start = engine.initial().take([0, 0])
     return [
         engine.train(
@@ -28,8 +31,8 @@ def rounds(engine: ProcessesEngine, federation: Federation, cohorts: list[list[i
             [Job(client, (0, 1)[: 1 + client % 2]) for client in cohort],
             TRAINING,
             Key(3, round),
-            Widening(),
-            [{"wide": torch.tensor(False)}] * len(cohort),
+            Shifting(how),
+            [{"by": torch.tensor(1.0 + client + 10 * round)} for client in cohort],
         )
         for round, cohort in enumerate(cohorts)
     ]
@@ -40,16 +43,25 @@ COHORTS = [[0, 1, 2], [3, 4], [0, 1, 2, 3, 4, 5], [1, 5], [2]]
 
 def test_cohorts_of_any_size_follow_each_other(federation: Federation) -> None:
     loop, processes = pair("mlp", federation)
+    expected = rounds(loop, federation, COHORTS)
     with processes:
-        found = rounds(processes, federation, COHORTS)
+        for _ in range(2):
+            found = rounds(processes, federation, COHORTS)
+            assert [len(stack) for stack in found] == [4, 3, 9, 4, 1]
+            assert all(map(same, found, expected))
         made = processes._shelf
-        again = rounds(processes, federation, COHORTS[1:])
+        rounds(processes, federation, COHORTS)
         assert processes._shelf is made  # the largest cohort's has room for all
-    expected = rounds(loop, federation, COHORTS)  # type: ignore[arg-type]
-    assert [len(stack) for stack in found] == [4, 3, 9, 4, 1]
-    assert all(map(same, found, expected))
-    for first, second in zip(found[1:], again, strict=True):
-        assert first.tensors.keys() == second.tensors.keys()
+
+
+@pytest.mark.parametrize("how", ["wide", "some wide", "first", "backwards"])
+def test_models_that_do_not_fit_are_sent(federation: Federation, how: str) -> None:
+    loop, processes = pair("mlp", federation)
+    with processes:
+        (expected,), (found,) = (rounds(engine, federation, [[0, 1, 2, 3]], how) for engine in (loop, processes))
+    assert list(found.tensors) == list(expected.tensors)
+    assert found.tensors["classifier.bias"].dtype == (torch.float64 if "wide" in how else torch.float32)
+    assert same(found, expected)
 
 
 def test_an_answer_is_not_changed_by_the_next(federation: Federation) -> None:
@@ -61,25 +73,11 @@ def test_an_answer_is_not_changed_by_the_next(federation: Federation) -> None:
 
 
 def test_large_answers_are_sent(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = rounds(pair("mlp", federation)[0], federation, COHORTS)  # type: ignore[arg-type]
+    expected = rounds(pair("mlp", federation)[0], federation, COHORTS)
     monkeypatch.setattr(shelf, "LARGEST", 1000)
     with pair("mlp", federation)[1] as engine:
         assert all(map(same, rounds(engine, federation, COHORTS), expected))
         assert engine._shelf is None
-
-
-@pytest.mark.parametrize("wide", [[True] * 4, [False, True, False, True]])
-def test_models_of_another_type_are_sent(federation: Federation, wide: list[bool]) -> None:
-    loop, processes = pair("mlp", federation)
-    cohort, jobs = federation.cohort(range(4)), [Job(k) for k in range(4)]
-    extras = [{"wide": torch.tensor(one)} for one in wide]
-    with processes:
-        stacks = [
-            engine.train(loop.initial(), cohort, jobs, TRAINING, Key(1, 1), Widening(), extras)
-            for engine in (loop, processes)
-        ]
-    assert all(tensor.dtype == torch.float64 for tensor in stacks[1].tensors.values())
-    assert same(*stacks)
 
 
 def test_a_worker_that_replaces_a_dead_one_is_shown_the_shelf(federation: Federation) -> None:
@@ -89,15 +87,22 @@ def test_a_worker_that_replaces_a_dead_one_is_shown_the_shelf(federation: Federa
         assert all(map(same, rounds(engine, federation, COHORTS[:1]), first))
 
 
-def test_a_dropped_key_may_name_another_object(federation: Federation) -> None:
-    """Workers that had nothing to do in between know of it too."""
-    with pair("mlp", federation, workers=3)[1] as engine:
-        rounds(engine, federation, [[0, 1, 2]])
-        pool, old = engine._pool, engine._shelf
-        assert old is not None
-        assert all(id(old) in worker.holds for worker in pool._workers)
-        pool.forget(id(old))
-        assert not any(id(old) in worker.holds for worker in pool._workers)
+def test_an_engine_outlives_a_shelf_that_could_not_be_made(
+    federation: Federation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError("too many open files")
+
+    with pair("mlp", federation)[1] as engine:
+        expected = rounds(engine, federation, COHORTS[:3])
+        rounds(engine, federation, COHORTS[:1])
+    with pair("mlp", federation)[1] as engine:
+        rounds(engine, federation, COHORTS[:1])
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "ftruncate", fails)
+            with pytest.raises(OSError, match="too many open files"):
+                rounds(engine, federation, COHORTS[2:3])
+        assert all(map(same, rounds(engine, federation, COHORTS[:3]), expected))
 
 
 def test_room_is_only_made_for_what_is_asked() -> None:

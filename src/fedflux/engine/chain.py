@@ -22,7 +22,7 @@ from fedflux.models.protocol import EncoderHead, NamedEncoder
 ROOMS = 4
 """Sets of buffers kept: that of whole batches, and those of the last short ones."""
 LARGEST = 2**24
-"""Numbers in a set of buffers, at most; all sets kept hold at most twice as many. Larger ones gain nothing."""
+"""Numbers in a set of buffers, by estimate; all sets kept hold at most twice as many. Larger ones gain nothing."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,7 +96,8 @@ class Chain:
             height, width = (length + 2 * _padding(conv) for length in before)
             side = conv.kernel_size[0]
             each += channels * height * (2 * width + (side + 1) * right) + 4 * outputs * down * right
-            all_together += 4 * (down + 1) * outputs * side * channels * (side + 1)  # a kernel's gradient a row
+            kernel = 2 * outputs * side * channels * (side + 1)
+            all_together += (2 * down + 4) * kernel + 7 * conv.weight.numel()  # gradients of all rows, tables
         return each * shape[0] + all_together
 
     def _is_all(self) -> bool:
@@ -173,7 +174,7 @@ class ChainTrainer:
             self._begin(params)
             for x in batches:
                 layers = self._forward(x, self._encoder).layers
-                found.append(layers[self._encoder or 0].entry.t().contiguous())
+                found.append(layers[self._encoder or 0].entry.t().clone(memory_format=torch.contiguous_format))
         return found
 
     def _begin(self, params: Parameters) -> None:

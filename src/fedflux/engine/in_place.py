@@ -94,7 +94,7 @@ class Pooled:
         four = self._out.view(count // 2, 2, 2, outputs, *exit.shape[2:]).permute(1, 2, 3, 0, 4, 5)
         self._four, self._blocks = four, [four[i, j] for i, j in product((0, 1), repeat=2)]
 
-        at_once = 2 if kernel.numel() < FEW else 1  # a sixth of the arithmetic is for nothing then
+        at_once = 2 if kernel.numel() < FEW else 1  # one more row of the kernel is for nothing then
         self._outs = self._out.view(count // at_once, at_once * 2 * outputs, numbers)
         self._windows_back = _stretches(self._strips, side, at_once).transpose(1, 2)
         self._of_kernels = torch.empty(len(self._outs), self._outs.shape[1], self._windows_back.shape[2], dtype=dtype)

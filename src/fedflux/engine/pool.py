@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from math import inf
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
+from multiprocessing.reduction import ACKNOWLEDGE
 from typing import Any
 
 import torch
@@ -29,12 +31,12 @@ Prepare = Callable[[], Do]
 """Called once in every worker, with one torch thread."""
 GOODBYE = 5.0
 """Seconds that an idle worker has to leave by itself."""
-AHEAD = 2
-"""Tasks that a worker holds at a time."""
+AHEAD = 1 if ACKNOWLEDGE else 2
+"""Tasks that a worker has at a time; one on macOS, where an answer waits for a word that another task would precede."""
 
 
 class WorkerDiedError(RuntimeError):
-    """A worker process ended without an answer; the message names the clients it had."""
+    """A worker process ended without an answer; the message names the clients it was at."""
 
 
 @dataclass(eq=False)
@@ -111,9 +113,8 @@ class Pool:
                 for worker in busy:
                     if worker.connection in ready:
                         self._answer(worker, method, clients, results, errors)
-                        for position, error in errors.items():
-                            if not isinstance(error, DivergedError):  # that one is only found when all are trained
-                                shares.drop_after(position)
+                        if errors:
+                            shares.drop_after(_first(errors))
                         self._give(worker, shares, method, call, uses)
         except BaseException:
             self.kill()  # whatever a worker still does is for nobody
@@ -123,7 +124,7 @@ class Pool:
         return [results[position] for position in range(len(clients))]
 
     def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: Sequence[int]) -> None:
-        task = shares.take(self._workers.index(worker), ahead=bool(worker.tasks))
+        task = shares.take(self._workers.index(worker), [position for held in worker.tasks for position in held])
         if not task:
             return
         worker.tasks.append(task)
@@ -216,6 +217,7 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
     do: Do | None = None
     method, arguments = "", ()
     fault: Exception | None = None
+    failed: dict[int, BaseException] = {}
     while True:
         try:
             order, value = receive(connection)
@@ -225,14 +227,16 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
                 shared[value] = Shelf.receive(connection)
             elif order == "forget":
                 del shared[value]
+                arguments = ()  # which may still name it
             elif order == "call":
-                fault, method, arguments = None, value, ()
+                fault, failed, method, arguments = None, {}, value, ()
                 arguments = receive(connection, shared.__getitem__)
                 do = do or prepare()
             elif do is None or fault is not None:
                 send(connection, ({}, dict.fromkeys(value, fault)))
             else:
-                send(connection, _work(do, method, arguments, value))
+                done = _work(do, method, arguments, value, failed)
+                send(connection, (done, failed))
         except (EOFError, OSError):
             return
         except Exception as error:  # what came cannot be made here: a class this process cannot import, say
@@ -247,17 +251,23 @@ def _leave_with_parent() -> None:
 
 
 def _work(
-    do: Do, method: str, arguments: tuple[Any, ...], positions: Sequence[int]
-) -> tuple[Mapping[int, object], Mapping[int, BaseException]]:
-    """Results and errors by position."""
+    do: Do, method: str, arguments: tuple[Any, ...], positions: Sequence[int], failed: dict[int, BaseException]
+) -> dict[int, object]:
+    """Results by position; errors join those that failed before, and what comes after one of them is left undone."""
     done: dict[int, object] = {}
-    failed: dict[int, BaseException] = {}
     for position in positions:
+        if position >= _first(failed):
+            continue
         try:
             done[position] = do(method, arguments, position)
         except Exception as error:
             failed[position] = _portable(error)
-    return done, failed
+    return done
+
+
+def _first(failed: Mapping[int, BaseException]) -> float:
+    """The first position whose error ends a call; that a model diverged is only found when all are trained."""
+    return min((p for p, error in failed.items() if not isinstance(error, DivergedError)), default=inf)
 
 
 def _portable(error: Exception) -> Exception:

@@ -161,12 +161,14 @@ class ProcessesEngine:
     def _outlet(self, model: Parameters, jobs: Sequence[Job]) -> Outlet | None:
         """Where the models of these jobs go: the shelf of the call before, or a new one."""
         ends = list(accumulate(len(job.models) for job in jobs))
-        if self._shelf is None or not self._shelf.fits(model, ends[-1]):
-            if self._shelf is not None:
-                self._pool.forget(id(self._shelf))
-            self._shelf = Shelf.like(model, ends[-1])
-            if self._shelf is not None:
-                self._pool.share(id(self._shelf), self._shelf)
+        old = self._shelf
+        if old is None or not old.fits(model, ends[-1]):
+            new = Shelf.like(model, ends[-1])
+            if new is not None:
+                self._pool.share(id(new), new)
+            self._shelf = new
+            if old is not None:
+                self._pool.forget(id(old))
         return None if self._shelf is None else Outlet(self._shelf, [0, *ends])
 
     def _share(self, federation: Federation) -> int:

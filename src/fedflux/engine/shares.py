@@ -1,7 +1,7 @@
 """Who works on what next: biggest first, each client with the worker that has its data, idle workers help out."""
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 
 class Shares:
@@ -13,15 +13,16 @@ class Shares:
         for position in sorted(range(len(weights)), key=lambda p: -weights[p]):
             self._queues[homes[position]].append(position)
 
-    def take(self, worker: int, ahead: bool = False) -> list[int]:
-        """Some positions for an idle worker, or for a busy one `ahead` of time; empty when there are none for it.
+    def take(self, worker: int, held: Sequence[int] = ()) -> list[int]:
+        """Some positions for a worker that is idle, or has still those that it `held`; empty when none are for it.
 
         One message carries a fraction of what remains, so that many small clients cost few messages and the last ones
-        still spread evenly. A worker without any of its own takes the smallest of the worker that has most. Ahead of
-        time a worker is given its own alone, and none of the last: those are for whoever is idle first.
+        still spread evenly. An idle worker without any of its own takes the smallest of the worker that has most. A
+        busy one is given its own alone, no more than its even part of what is left, and none of the last: those are for
+        whoever is idle first.
         """
         own = self._queues[worker]
-        if ahead and (not own or sum(map(len, self._queues)) <= len(self._queues)):
+        if held and (not own or self._for_others(own[0], held)):
             return []
         queue = own or max(self._queues, key=self._weight)
         enough = sum(map(self._weight, self._queues)) / (2 * len(self._queues))
@@ -33,14 +34,20 @@ class Shares:
             weight += self._weights[position]
         return taken
 
-    def drop_after(self, position: int) -> None:
+    def drop_after(self, position: float) -> None:
         """Forget what comes after a position that failed: in order, it would not have been reached."""
         for queue in self._queues:
             kept = [p for p in queue if p < position]
             queue.clear()
             queue.extend(kept)
 
-    def _weight(self, queue: deque[int]) -> float:
+    def _for_others(self, position: int, held: Sequence[int]) -> bool:
+        """Whether a position is better left to a worker that is idle sooner than one with these to do."""
+        workers, load = len(self._queues), self._weight(held)
+        even = (sum(map(self._weight, self._queues)) + load) / workers
+        return sum(map(len, self._queues)) <= workers or load + self._weights[position] > even
+
+    def _weight(self, queue: Iterable[int]) -> float:
         return sum(self._weights[position] for position in queue)
 
 

@@ -46,18 +46,22 @@ class Shelf:
         if not 0 < end <= LARGEST:
             return None
         file = nameless()
-        os.ftruncate(file, end)
-        return Shelf(places, file)
+        try:
+            os.ftruncate(file, end)
+            return Shelf(places, file)
+        except BaseException:
+            os.close(file)
+            raise
 
     def __init__(self, places: Mapping[str, _Place], file: int) -> None:
-        self._places, self._file = places, file
         memory = mmap.mmap(file, 0)
+        self._places, self._file = places, file
         self._stack = Stack({name: _tensor(memory, place) for name, place in places.items()})
 
     def fits(self, model: Parameters, rows: int = 1) -> bool:
         """Whether it has room for so many such models."""
-        told = {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in model.items()}
-        own = {name: (place.shape[1:], place.dtype) for name, place in self._places.items()}
+        told = [(name, tuple(tensor.shape), tensor.dtype) for name, tensor in model.items()]
+        own = [(name, place.shape[1:], place.dtype) for name, place in self._places.items()]
         return told == own and rows <= len(self._stack)
 
     def put(self, row: int, model: Parameters) -> bool:
@@ -106,7 +110,7 @@ class Outlet:
     def leave(self, position: int, models: list[Parameters]) -> bool:
         """Whether all models of a position could be left there."""
         rows = range(self.begins[position], self.begins[position + 1])
-        return all(self.shelf.put(row, model) for row, model in zip(rows, models, strict=True))
+        return len(rows) == len(models) and all(map(self.shelf.put, rows, models))
 
     def collect(self, sent: Sequence[list[Parameters] | None]) -> Stack:
         """All models in order: those that were left here, and of the other positions those that were sent."""

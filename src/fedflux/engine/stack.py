@@ -80,8 +80,8 @@ class Stack:
         A row whose sums are finite does, and sums are quick; only others, which may be large and no more, are looked at
         number by number.
         """
-        sums = [tensor.reshape(len(tensor), -1).sum(dim=1).double() for tensor in self.tensors.values()]
-        ok = np.array(torch.stack(sums).isfinite().all(dim=0).cpu().numpy(), dtype=np.bool_)
+        sums = [tensor.reshape(len(tensor), -1).sum(dim=1).isfinite() for tensor in self.tensors.values()]
+        ok = np.array(torch.stack(sums).all(dim=0).cpu().numpy(), dtype=np.bool_)
         for row in np.flatnonzero(~ok):
             ok[row] = all(bool(tensor[row].isfinite().all()) for tensor in self.tensors.values())
         return ok
