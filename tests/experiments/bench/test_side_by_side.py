@@ -73,6 +73,12 @@ def test_repeats_are_interleaved_after_all_are_warm() -> None:
     assert {"close naive", "close loop"} <= set(Pretender.happened[8:])
 
 
+def test_a_repeat_of_short_rounds_is_many_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(TIMES, "loop", [9.0, 0.75, 0.5, 0.25, 0.5, 0.5])
+    (row,) = measure([Work()], ["loop"], 2, lambda line: None)["rows"]
+    assert row["seconds_of_repeats"] == [0.625, pytest.approx(1.25 / 3)]
+
+
 def test_without_the_loop_there_is_no_ratio() -> None:
     (row,) = measure([Work()], ["naive"], 3, lambda line: None)["rows"]
     assert row["ratio_to_loop"] is None
