@@ -95,7 +95,6 @@ def test_an_engine_outlives_a_shelf_that_could_not_be_made(
 
     with pair("mlp", federation)[1] as engine:
         expected = rounds(engine, federation, COHORTS[:3])
-        rounds(engine, federation, COHORTS[:1])
     with pair("mlp", federation)[1] as engine:
         rounds(engine, federation, COHORTS[:1])
         with monkeypatch.context() as patch:

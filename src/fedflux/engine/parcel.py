@@ -95,7 +95,7 @@ def _fill(parts: list[memoryview]) -> int:
     begin = 8 + 16 * len(parts)
     table = []
     for part in parts:
-        begin = -(-begin // ALIGNMENT) * ALIGNMENT
+        begin = aligned(begin)
         table += [begin, part.nbytes]
         begin += part.nbytes
     file = nameless()
@@ -108,6 +108,11 @@ def _fill(parts: list[memoryview]) -> int:
         os.close(file)
         raise
     return file
+
+
+def aligned(offset: int) -> int:
+    """The first place at or after an offset where an array may begin."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
 def nameless() -> int:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from fedflux.engine.parcel import ALIGNMENT, nameless
+from fedflux.engine.parcel import aligned, nameless
 from fedflux.engine.stack import Parameters, Stack
 
 LARGEST = 2**26
@@ -40,8 +40,7 @@ class Shelf:
         places: dict[str, _Place] = {}
         end = 0
         for name, tensor in model.items():
-            begin = -(-end // ALIGNMENT) * ALIGNMENT
-            places[name] = _Place((rows, *tensor.shape), tensor.dtype, begin)
+            places[name] = _Place((rows, *tensor.shape), tensor.dtype, aligned(end))
             end = places[name].end
         if not 0 < end <= LARGEST:
             return None
@@ -55,8 +54,8 @@ class Shelf:
 
     def __init__(self, places: Mapping[str, _Place], file: int) -> None:
         memory = mmap.mmap(file, 0)
-        self._places, self._file = places, file
         self._stack = Stack({name: _tensor(memory, place) for name, place in places.items()})
+        self._places, self._file = places, file  # its own only from here on, to close
 
     def fits(self, model: Parameters, rows: int = 1) -> bool:
         """Whether it has room for so many such models."""
