@@ -77,7 +77,7 @@ def _enter(folder: Path) -> FileLock:
                 words = f"another process is working in {folder}: wait for it, or name another --out"
                 raise BusyError(words) from None
         except (FileNotFoundError, FileExistsError):
-            if folder.exists() or not left:
+            if not left or (folder.exists() and not folder.is_dir()):  # a folder there now was made by others meanwhile
                 raise
         else:
             if _is_on_disk(lock, folder / LOCK_FILE):
