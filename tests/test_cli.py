@@ -374,6 +374,7 @@ BAD = {
     "lr 0": ("run --lr 0", "--lr 0.0: give a value above 0"),
     "lr inf": ("run --lr inf", "--lr inf"),
     "momentum 1": ("run --momentum 1", "--momentum 1.0 is outside 0 to 1"),
+    "clip -1": ("run --clip -1", "--clip -1.0: give a value above 0"),
     "server momentum -1": ("run --server-momentum -1", "--server-momentum -1.0 is outside 0 to 1"),
     "finetune below 0": ("run --finetune -1", "--finetune -1: give 0 or more epochs"),
     "privacy of fedavg": (

@@ -95,6 +95,7 @@ TRAINING: dict[str, tuple[Any, str]] = {
     "batch_size": (int, by_dataset("batch_size")),
     "lr": (float, f"learning rate of SGD {by_dataset('lr')}"),
     "momentum": (float, by_dataset("momentum")),
+    "clip": (float, "the largest norm of a step's gradient; longer ones are shortened to it (default: none)"),
     "server_momentum": (
         float,
         f"FedAvg, FLUX: how much of a round's movement models go on with in the next {default('server_momentum')}",
@@ -114,7 +115,7 @@ KEEPING: dict[str, tuple[Any, str]] = {
 FIDELITY = [
     *(name for name in PARTITION if name != "level"),
     *("components", "covariance", "bounds", "projector", "model", "rounds", "epochs", "batch_size", "lr", "momentum"),
-    *("engine", "device", "precision"),
+    *("clip", "engine", "device", "precision"),
 ]
 """What `fedflux fidelity` reads; the levels are a list there."""
 FLAGS = {**PARTITION, **TRAINING, **KEEPING}

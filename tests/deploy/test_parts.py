@@ -52,6 +52,7 @@ def test_settings_come_from_the_run_config_and_strangers_keys_are_left_alone() -
         ({"resume": 1}, "resume = 1 does not fit: give true or false"),
         ({"lr": float("nan")}, "lr = nan: give a value above 0"),
         ({"aggregation": "kurm"}, "unknown aggregation 'kurm': did you mean 'krum'?"),
+        ({"clip": -1}, "clip = -1.0: give a value above 0, or 0 for none"),
         ({"trim": 0.5}, "trim = 0.5 is outside 0 to 0.5"),
         ({"rounds": 3, "cluster-round": 4}, "cluster-round = 4 is outside the rounds 1 to 3"),
         ({"resume": True}, "resume = true needs out"),

@@ -39,13 +39,15 @@ def engines(model: str, dtype: torch.dtype) -> tuple[Federation, LoopEngine, Loo
     return make_federation(shape, (23, 8, 17, 9, 31, 17, 40)), loop, other
 
 
+@pytest.mark.parametrize("clip", [None, 0.6])
 @pytest.mark.parametrize("model", SHAPES)
-def test_float64_agrees_to_rounding_over_rounds_and_cohorts(model: str) -> None:
+def test_float64_agrees_to_rounding_over_rounds_and_cohorts(model: str, clip: float | None) -> None:
     federation, loop, other = engines(model, torch.float64)
+    training = replace(TRAINING, clip=clip)
     for round, ids in enumerate([range(7), (0, 1, 2), (6, 4, 3), range(7)]):
         cohort = federation.cohort(ids)
         jobs = [Job(client) for client in ids]
-        one, two = (engine.train(loop.initial(), cohort, jobs, TRAINING, Key(5, round)) for engine in (loop, other))
+        one, two = (engine.train(loop.initial(), cohort, jobs, training, Key(5, round)) for engine in (loop, other))
         assert apart(one, two) < 1e-8
     assert apart(one, loop.initial()) > 1e-3
 

@@ -71,6 +71,15 @@ def test_who_is_called_novel_counts_where_novel_clients_get_another_model() -> N
     assert label(two) == "flux (novel global, novelty-level 0.01)"
 
 
+def test_clipping_counts_for_everyone_where_it_is_told() -> None:
+    for algorithm in ("flux", "apfl"):
+        free, told = (make_config({"algorithm": algorithm, **more}) for more in ({}, {"clip": 10.0}))
+        assert "clip" not in determines(free)
+        assert identity(told, "data") != identity(free, "data")
+        assert label(told) == algorithm
+        assert group(told, "data") == f"{group(free, 'data')}, clip 10.0"
+
+
 def test_server_momentum_counts_where_it_is_told_and_read() -> None:
     assert "server_momentum" not in determines(make_config({}))
     told = make_config({"server_momentum": 0.5})

@@ -143,7 +143,7 @@ class Apfl(Undescribed):
         with metrics.timed("training"):
             start = Stack.together([state.model, state.personal.take(ids), _filled(state.model, state.alpha[ids])])
             jobs = [Job(client, (0, 1 + k, 1 + count + k)) for k, client in enumerate(cohort)]
-            rule = Mixing(Sgd(training.lr, training.momentum), self.adaptive, self.output_mixing)
+            rule = Mixing(training.optimiser, self.adaptive, self.output_mixing)
             trained = engine.train(start, cohort, jobs, training, Key(self.settings.seed, state.round), rule)
             w, v, alphas = (trained.take(range(part, 3 * count, 3)) for part in range(3))
             model = aggregate(state.model, w, np.zeros(count, dtype=np.int64), cohort.sizes("train"))

@@ -11,7 +11,7 @@ from torch import Tensor
 from fedflux.algorithms.base import aggregate
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Job, Key, Stack, Training
-from fedflux.engine.rules import Batch, Extras, LossRule, Operations, Sgd
+from fedflux.engine.rules import Batch, Extras, LossRule, Operations
 from fedflux.engine.stack import Parameters
 
 Floats = NDArray[np.float64]
@@ -57,7 +57,7 @@ def train_mixture(
     every = range(len(models))
     jobs = [Job(client, (m,)) for client in cohort for m in every]
     weights = [{"weights": torch.from_numpy(one[:, m].astype(np.float32))} for one in q for m in every]
-    rule = WeightedLoss(Sgd(training.lr, training.momentum))
+    rule = WeightedLoss(training.optimiser)
     trained = engine.train(models, cohort, jobs, training, key, rule, weights)
     sizes = np.repeat(cohort.sizes("train"), len(models)) * (pi.ravel() > 0)
     return aggregate(models, trained, np.tile(np.arange(len(models)), len(cohort)), sizes)

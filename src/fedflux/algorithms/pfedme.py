@@ -100,9 +100,7 @@ class PFedMe(Undescribed):
         metrics = RoundMetrics()
         training, ids, count = self.settings.training, list(cohort.ids), len(cohort)
         with metrics.timed("training"):
-            rule = Envelope(
-                Sgd(training.lr, training.momentum), self.strength, self.steps, self.personal_lr, self.decay
-            )
+            rule = Envelope(training.optimiser, self.strength, self.steps, self.personal_lr, self.decay)
             jobs = [Job(client, (0, 0)) for client in cohort]
             trained = engine.train(state.model, cohort, jobs, training, Key(self.settings.seed, state.round), rule)
             w, theta = (trained.take(range(part, 2 * count, 2)) for part in range(2))

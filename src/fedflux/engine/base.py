@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedflux.data import Cohort, Features, Split
 from fedflux.engine.predictor import Predictor
-from fedflux.engine.rules import Extras, Rule
+from fedflux.engine.rules import Extras, Rule, Sgd
 from fedflux.engine.stack import Stack
 
 T = TypeVar("T")
@@ -40,10 +40,17 @@ class Training:
     batch_size: int
     lr: float
     momentum: float
+    clip: float | None = None
+    """The largest norm that a step's gradient may have; longer ones are shortened to it."""
     split: Split = "train"
     """Which part of the client's data is passed over."""
     evaluating: bool = False
     """Layers as in evaluation: BatchNorm keeps its running statistics, dropout drops nothing."""
+
+    @property
+    def optimiser(self) -> Sgd:
+        """What takes the steps."""
+        return Sgd(self.lr, self.momentum, self.clip)
 
 
 class Statistic(Protocol[T]):

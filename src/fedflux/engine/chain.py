@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedflux.engine.fused import looked_at, pools, pools_all
 from fedflux.engine.in_place import Layer, Linear, Pooled, Weights
-from fedflux.engine.rules import Batch, LossRule, Rule, Sgd
+from fedflux.engine.rules import Batch, LossRule, Rule, Sgd, shortening
 from fedflux.engine.stack import Parameters
 from fedflux.models.protocol import EncoderHead, NamedEncoder
 
@@ -197,6 +197,8 @@ class ChainTrainer:
         gradient.scatter_add_(0, y.unsqueeze(0), minus_one).div_(len(y))
         for layer in reversed(layers):
             gradient = layer.backward(gradient)
+        if optimiser.clip is not None:
+            self._gradients.mul_(shortening(torch.linalg.vector_norm(self._gradients), optimiser.clip))
         self._velocity.mul_(optimiser.momentum).add_(self._gradients)
         self._values.add_(self._velocity, alpha=-optimiser.lr)
 

@@ -21,7 +21,7 @@ from fedflux.engine.normalisation import Normalisation
 from fedflux.engine.predictor import Adaptation, Predictor
 from fedflux.engine.recent import RecentLatents
 from fedflux.engine.recipe import Recipe
-from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule, Sgd
+from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
 from fedflux.streams import stream_seed
@@ -102,7 +102,7 @@ class LoopEngine:
     ) -> list[Parameters]:
         """One job: its parameter sets after local training."""
         job = jobs[position]
-        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        rule = rule or LossRule(training.optimiser)
         self._model.train(not training.evaluating)
         data = cohort.data(job.client, training.split)
         params = tuple(_own(start.row(model)) for model in job.models)
@@ -325,4 +325,5 @@ def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
     """Stop at the first job, in order, whose training left the finite numbers."""
     for row in np.flatnonzero(~trained.finite())[:1]:
         client = [job.client for job in jobs for _ in job.models][row]
-        raise DivergedError(f"client {client} diverged in round {key.round}: its model is not finite; lower --lr")
+        where = f"client {client} diverged in round {key.round}"
+        raise DivergedError(f"{where}: its model is not finite; lower --lr or give --clip")

@@ -18,7 +18,7 @@ from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.lanes import Lanes
 from fedflux.engine.loop import check_finite
-from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
+from fedflux.engine.rules import Extras, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
 from fedflux.engine.stepper import Resident, Sets, Stepper, room_for, single_advance, together
@@ -69,7 +69,7 @@ class ReplayEngine(BatchedEngine):
         extras: Sequence[Extras] | None = None,
     ) -> Stack:
         """Local training of all jobs, some side by side, those of like size together."""
-        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        rule = rule or LossRule(training.optimiser)
         self._model.train(not training.evaluating)
         sizes = [cohort.federation.size(job.client, training.split) for job in jobs]
         room = room_for(-(-max(sizes) // training.batch_size))

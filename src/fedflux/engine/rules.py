@@ -76,10 +76,14 @@ class Rule(Protocol):
 
 @dataclass(frozen=True)
 class Sgd:
-    """Stochastic gradient descent with momentum, as in the paper: v ← m·v + g, θ ← θ − η·v."""
+    """Stochastic gradient descent with momentum, as in the paper: v ← m·v + g, θ ← θ − η·v.
+
+    With `clip` a gradient longer than that is shortened to it first: g ← g · min(1, clip / ‖g‖), over all tensors.
+    """
 
     lr: float
     momentum: float
+    clip: float | None = None
 
     def start(self, trained: Parameters) -> Parameters:
         """No velocity yet."""
@@ -89,6 +93,8 @@ class Sgd:
         self, operations: Operations, trained: Parameters, gradients: Parameters, velocity: Parameters
     ) -> tuple[Parameters, Parameters]:
         """One step."""
+        if self.clip is not None:
+            gradients = _clipped(gradients, self.clip)
         velocity = operations.add(gradients, velocity, self.momentum)
         return operations.add(trained, velocity, -self.lr), velocity
 
@@ -125,3 +131,14 @@ class LossRule:
     def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
         """What is averaged over the batch: each example's cross-entropy."""
         return cross_entropy(operations.apply(params, batch.x), batch.y, reduction="none")
+
+
+def _clipped(gradients: Parameters, longest: float) -> Parameters:
+    """These gradients, shortened together where their common norm is longer."""
+    factor = shortening(torch.stack([tensor.square().sum() for tensor in gradients.values()]).sum().sqrt(), longest)
+    return {name: tensor * factor for name, tensor in gradients.items()}
+
+
+def shortening(norm: Tensor, longest: float) -> Tensor:
+    """What to multiply a gradient of this norm with: min(1, longest / norm)."""
+    return (longest / norm).clamp(max=1)

@@ -15,7 +15,7 @@ from fedflux.engine.fused import with_fused_layers
 from fedflux.engine.inference import BatchedEngine
 from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.replay import ReplayEngine
-from fedflux.engine.rules import Extras, LossRule, Rule, Sgd
+from fedflux.engine.rules import Extras, LossRule, Rule
 from fedflux.engine.schedule import schedules
 from fedflux.engine.stack import Parameters, Stack
 from fedflux.engine.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for, together
@@ -80,7 +80,7 @@ class StackedEngine(BatchedEngine):
         extras: Sequence[Extras] | None = None,
     ) -> Stack:
         """Local training of all jobs side by side."""
-        rule = rule or LossRule(Sgd(training.lr, training.momentum))
+        rule = rule or LossRule(training.optimiser)
         told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
         self._model.train(not training.evaluating)
         size = self._chunk_size(start, cohort, jobs, training, rule, told)

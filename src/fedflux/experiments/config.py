@@ -71,6 +71,7 @@ class RunConfig:
     batch_size: int = 64
     lr: float = 0.005
     momentum: float = 0.9
+    clip: float | None = None
     server_momentum: float = 0.0
     finetune: int = 0
     engine: str = "auto"
@@ -96,6 +97,8 @@ class RunConfig:
             raise FedfluxError(f"--lr {self.lr}: give a value above 0")
         if not 0 <= self.momentum < 1:
             raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
+        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
+            raise FedfluxError(f"--clip {self.clip}: give a value above 0")
         if not 0 <= self.server_momentum < 1:
             raise FedfluxError(f"--server-momentum {self.server_momentum} is outside 0 to 1")
         if not (isfinite(self.eps_scale) and self.eps_scale > 0):
@@ -177,7 +180,7 @@ class RunConfig:
         """What the algorithm is told; methods that need a number of clusters get the true one unless told another."""
         return Settings(
             rounds=self.rounds,
-            training=Training(self.epochs, self.batch_size, self.lr, self.momentum),
+            training=Training(self.epochs, self.batch_size, self.lr, self.momentum, self.clip),
             seed=self.seed,
             flux_paper=self.preset == "flux-paper",
             clusters=self.clusters if isinstance(self.clusters, int) else true_clusters,

@@ -35,6 +35,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         told.pop("eps_scale", None)
     if not config.server_momentum:
         told.pop("server_momentum", None)  # as if there were no such setting
+    if config.clip is None:
+        told.pop("clip")
     if config.drift is None:
         told.pop("drift")
     else:

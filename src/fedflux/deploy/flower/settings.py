@@ -25,6 +25,8 @@ class FlowerSettings:
     batch_size: int = 16
     lr: float = 0.05
     momentum: float = 0.9
+    clip: float = 0.0
+    """The largest norm of a step's gradient; 0: none."""
     seed: int = 42
     clusterer: str = "calibrated"
     clusters: int = 0
@@ -70,6 +72,8 @@ class FlowerSettings:
         ):
             if getattr(self, key) not in choices:
                 raise unknown(key, getattr(self, key), choices)
+        if not (isfinite(self.clip) and self.clip >= 0):
+            raise FedfluxError(f"clip = {self.clip}: give a value above 0, or 0 for none")
         if not 0 <= self.trim < 0.5:
             raise FedfluxError(f"trim = {self.trim} is outside 0 to 0.5")
         if not 0 <= self.cluster_round <= self.rounds:
@@ -87,7 +91,7 @@ class FlowerSettings:
     @property
     def training(self) -> Training:
         """Local training as the engine is told it."""
-        return Training(self.epochs, self.batch_size, self.lr, self.momentum)
+        return Training(self.epochs, self.batch_size, self.lr, self.momentum, self.clip or None)
 
 
 def read_settings(run_config: Mapping[str, Any]) -> FlowerSettings:
