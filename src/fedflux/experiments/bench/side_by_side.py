@@ -1,6 +1,6 @@
-"""Runners side by side: one at a time, repeats interleaved, so that a noisy machine hits all of them alike."""
+"""Runners side by side: one at a time, rounds interleaved, so that a noisy machine hits all of them alike."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from statistics import mean, median
@@ -65,13 +65,14 @@ def _side_by_side(
             except RunnerError as error:
                 skip(runner, str(error))
         for repeat in range(repeats):
-            for runner in list(running):
-                tell(f"{work.clients} clients: {runner}, repeat {repeat + 1} of {repeats}")
-                try:
-                    running[runner].seconds.append(_repeat(running[runner].remote))
-                except RunnerError as error:
-                    skip(runner, str(error))
-                    del running[runner]
+            order = list(running)[:: 1 if repeat % 2 == 0 else -1]
+
+            def begins(runner: str, number: int = repeat + 1) -> None:
+                tell(f"{work.clients} clients: {runner}, repeat {number} of {repeats}")
+
+            for runner, failure in _repeat({runner: running[runner] for runner in order}, begins).items():
+                skip(runner, str(failure))
+                del running[runner]
         for runner, measured in running.items():
             try:
                 rows.append(_row(work, runner, measured))
@@ -91,12 +92,27 @@ def _warm_up(remote: Remote) -> _Measured:
     return _Measured(remote, startup, before, seconds, samples)
 
 
-def _repeat(remote: Remote) -> float:
-    """Seconds of a round, over as many as take the least time that counts."""
-    seconds: list[float] = []
-    while sum(seconds) < LEAST:
-        seconds.append(remote.round()[0])
-    return mean(seconds)
+def _repeat(running: Mapping[str, _Measured], begins: Tell) -> dict[str, RunnerError]:
+    """One repeat of everyone, which is a mean over rounds, and who failed.
+
+    Rounds are taken by turns, there and back, by each until it has run long enough: what disturbs the machine for
+    seconds, or comes after another runner, falls on all.
+    """
+    seconds: dict[str, list[float]] = {runner: [] for runner in running}
+    failed: dict[str, RunnerError] = {}
+    turn = list(running)
+    while turn:
+        for runner in turn:
+            if not seconds[runner]:
+                begins(runner)
+            try:
+                seconds[runner].append(running[runner].remote.round()[0])
+            except RunnerError as error:
+                failed[runner] = error
+        turn = [runner for runner in reversed(turn) if runner not in failed and sum(seconds[runner]) < LEAST]
+    for runner in running.keys() - failed.keys():
+        running[runner].seconds.append(mean(seconds[runner]))
+    return failed
 
 
 def _row(work: Work, runner: str, measured: _Measured) -> dict[str, Any]:
