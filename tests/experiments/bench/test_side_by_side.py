@@ -48,6 +48,7 @@ class Pretender:
 @pytest.fixture(autouse=True)
 def pretend(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(side_by_side, "Remote", Pretender)
+    monkeypatch.setattr(side_by_side, "LEAST", 1.0)
     monkeypatch.setattr(Pretender, "happened", [])
     monkeypatch.setattr(Pretender, "broken", {})
 

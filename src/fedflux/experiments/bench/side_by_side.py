@@ -12,7 +12,7 @@ from fedflux.experiments.bench.runners import unavailable
 from fedflux.experiments.bench.work import Work
 
 MEGA = 1e6
-LEAST = 1.0
+LEAST = 2.0
 """Seconds that a repeat lasts at least: what disturbs a shared machine takes tenths of one, as a quick round does."""
 Tell = Callable[[str], None]
 
