@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms import ALGORITHMS, OWN_RULE, Settings, make_algorithm
+from fedflux.algorithms import ALGORITHMS, HARNESS, OWN_RULE, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics, aggregate
 from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
@@ -301,3 +301,24 @@ def test_methods_with_a_rule_of_their_own_are_listed(name, federation, monkeypat
     monkeypatch.setattr(engine, "train", watched)
     play(name, federation, engine, rounds=1)
     assert [rule is not None for rule in rules[:1]] == [name in OWN_RULE]
+
+
+@pytest.mark.parametrize(
+    ("name", "paper"), [*((name, False) for name in ALGORITHMS), *((name, True) for name in sorted(HARNESS))]
+)
+def test_everyone_clips_gradients(name: str, paper: bool, federation: Federation, engine: Engine) -> None:
+    def moved(clip: float | None) -> float:
+        settings = replace(SETTINGS, training=replace(TRAINING, clip=clip), flux_paper=paper, rounds=1)
+        algorithm = make_algorithm(name, settings)
+        view = federation if algorithm.uses_truth else federation.blind()
+        cohort = view.cohort(range(len(view)), 1)
+        before = algorithm.init(view, engine)
+        after, _ = algorithm.round(before, cohort, engine)
+        answers = [
+            algorithm.known(state, cohort, engine) or algorithm.unseen(state, cohort.features("test"), engine)
+            for state in (before, after)
+        ]
+        first, last = (answer.stack.tensors for answer in answers if answer is not None)
+        return max(float((last[key] - tensor).abs().max()) for key, tensor in first.items())
+
+    assert moved(1e-3) < 0.05 * moved(None)

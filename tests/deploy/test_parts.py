@@ -38,6 +38,8 @@ def test_a_promise_that_flower_cannot_keep_yet_is_refused(key: str) -> None:
 
 
 def test_settings_come_from_the_run_config_and_strangers_keys_are_left_alone() -> None:
+    assert read_settings({"clip": 2}).training.clip == 2
+    assert read_settings({}).training.clip is None
     found = read_settings({"rounds": 3, "batch-size": 8, "lr": 1, "their-own": "x"})
     assert (found.rounds, found.batch_size, found.lr) == (3, 8, 1.0)
     assert found.training.batch_size == 8

@@ -74,6 +74,7 @@ def test_who_is_called_novel_counts_where_novel_clients_get_another_model() -> N
 def test_clipping_counts_for_everyone_where_it_is_told() -> None:
     for algorithm in ("flux", "apfl"):
         free, told = (make_config({"algorithm": algorithm, **more}) for more in ({}, {"clip": 10.0}))
+        assert (free.settings().training.clip, told.settings().training.clip) == (None, 10)
         assert "clip" not in determines(free)
         assert identity(told, "data") != identity(free, "data")
         assert label(told) == algorithm

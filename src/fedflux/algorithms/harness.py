@@ -24,7 +24,7 @@ from fedflux.algorithms.local import Local, LocalState
 from fedflux.algorithms.mixture import Floats
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
-from fedflux.engine.rules import Batch, Extras, Operations
+from fedflux.engine.rules import Batch, Extras, Operations, Sgd
 from fedflux.engine.stack import Parameters
 
 MODELS = 10
@@ -119,7 +119,7 @@ class FedAvgLocalEnsemble(Undescribed):
 class Pulled:
     """Descend f(w_i) + (μ/2)‖w_i − w̄‖² without momentum; w̄ is the second parameter set and stays."""
 
-    lr: float
+    optimiser: Sgd
     pull: float
 
     def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
@@ -142,9 +142,9 @@ class Pulled:
         def loss(at: Parameters) -> Tensor:
             return batch.mean(cross_entropy(operations.apply({**own, **at}, batch.x), batch.y, reduction="none"))
 
-        slopes = operations.gradient(loss, trained)
+        slopes = self.optimiser.bounded(operations.gradient(loss, trained))
         slopes = operations.add(slopes, operations.add(trained, operations.trained(mean), -1), self.pull)
-        return ({**own, **operations.add(trained, slopes, -self.lr)}, mean), memory
+        return ({**own, **operations.add(trained, slopes, -self.optimiser.lr)}, mean), memory
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ class LocalTowardsMean(Local):
                 jobs,
                 training,
                 Key(self.settings.seed, state.round),
-                Pulled(training.lr, self.pull),
+                Pulled(training.optimiser, self.pull),
             )
             state = replace(state, models=state.models.put(cohort.ids, trained.take(range(0, len(trained), 2))))
         metrics.send(cohort, up=mean.model_bytes(), down=mean.model_bytes())

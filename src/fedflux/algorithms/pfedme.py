@@ -51,7 +51,7 @@ class Envelope:
             return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
 
         for _ in range(self.steps):
-            slopes = operations.gradient(loss, theta)
+            slopes = self.optimiser.bounded(operations.gradient(loss, theta))
             slopes = operations.add(slopes, operations.add(theta, w, -1), self.strength)
             theta = operations.add(theta, operations.add(slopes, theta, self.decay), -self.personal_lr)
         envelope = {name: self.strength * gap for name, gap in operations.add(w, theta, -1).items()}

@@ -326,4 +326,4 @@ def check_finite(trained: Stack, jobs: Sequence[Job], key: Key) -> None:
     for row in np.flatnonzero(~trained.finite())[:1]:
         client = [job.client for job in jobs for _ in job.models][row]
         where = f"client {client} diverged in round {key.round}"
-        raise DivergedError(f"{where}: its model is not finite; lower --lr or give --clip")
+        raise DivergedError(f"{where}: its model is not finite; lower --lr, or give a (smaller) --clip")

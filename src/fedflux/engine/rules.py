@@ -93,10 +93,16 @@ class Sgd:
         self, operations: Operations, trained: Parameters, gradients: Parameters, velocity: Parameters
     ) -> tuple[Parameters, Parameters]:
         """One step."""
-        if self.clip is not None:
-            gradients = _clipped(gradients, self.clip)
-        velocity = operations.add(gradients, velocity, self.momentum)
+        velocity = operations.add(self.bounded(gradients), velocity, self.momentum)
         return operations.add(trained, velocity, -self.lr), velocity
+
+    def bounded(self, gradients: Parameters) -> Parameters:
+        """These gradients, shortened together where their common norm is longer than allowed."""
+        if self.clip is None:
+            return gradients
+        squares = torch.stack([tensor.square().sum() for tensor in gradients.values()])
+        factor = shortening(squares.sum().sqrt(), self.clip)
+        return {name: tensor * factor for name, tensor in gradients.items()}
 
 
 @dataclass(frozen=True)
@@ -131,12 +137,6 @@ class LossRule:
     def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
         """What is averaged over the batch: each example's cross-entropy."""
         return cross_entropy(operations.apply(params, batch.x), batch.y, reduction="none")
-
-
-def _clipped(gradients: Parameters, longest: float) -> Parameters:
-    """These gradients, shortened together where their common norm is longer."""
-    factor = shortening(torch.stack([tensor.square().sum() for tensor in gradients.values()]).sum().sqrt(), longest)
-    return {name: tensor * factor for name, tensor in gradients.items()}
 
 
 def shortening(norm: Tensor, longest: float) -> Tensor:

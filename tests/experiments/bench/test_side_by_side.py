@@ -67,9 +67,9 @@ def test_rows_hold_medians_and_ratios() -> None:
     assert (naive["loss_before"], naive["loss_after"]) == (2, pytest.approx(1.6))
 
 
-def test_repeats_are_interleaved_there_and_back_after_all_are_warm() -> None:
+def test_repeats_are_interleaved_after_all_are_warm() -> None:
     measure([Work()], ["naive", "loop"], 2, lambda line: None)
-    warm, timed = ["start naive", "naive", "start loop", "loop"], ["naive", "loop", "loop", "naive"]
+    warm, timed = ["start naive", "naive", "start loop", "loop"], ["naive", "loop", "naive", "loop"]
     assert Pretender.happened[:8] == warm + timed
     assert {"close naive", "close loop"} <= set(Pretender.happened[8:])
 
@@ -80,12 +80,12 @@ def test_a_repeat_of_short_rounds_is_many_of_them(monkeypatch: pytest.MonkeyPatc
     assert row["seconds_of_repeats"] == [0.625, pytest.approx(1.25 / 3)]
 
 
-def test_short_rounds_are_taken_by_turns(monkeypatch: pytest.MonkeyPatch) -> None:
-    for runner, times in {"naive": [9, 0.25, 0.25, 0.5], "loop": [9, 0.5, 0.5], "auto": [9, 1]}.items():
+def test_whoever_has_run_least_is_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    for runner, times in {"naive": [9, 0.25, 0.25, 0.25, 0.5], "loop": [9, 0.375, 0.75], "auto": [9, 1.0]}.items():
         monkeypatch.setitem(TIMES, runner, times)
     lines: list[str] = []
     measure([Work()], ["naive", "loop", "auto"], 1, lines.append)
-    assert Pretender.happened[6:12] == ["naive", "loop", "auto", "loop", "naive", "naive"]
+    assert Pretender.happened[6:13] == ["naive", "loop", "auto", "naive", "loop", "naive", "naive"]
     assert lines[3:] == [f"10 clients: {runner}, repeat 1 of 1" for runner in ("naive", "loop", "auto")]
 
 

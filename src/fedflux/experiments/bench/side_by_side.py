@@ -13,7 +13,7 @@ from fedflux.experiments.bench.work import Work
 
 MEGA = 1e6
 LEAST = 2.0
-"""Seconds that a repeat lasts at least: what disturbs a shared machine takes tenths of one, as a quick round does."""
+"""Seconds that a runner has at least in a repeat: what disturbs a shared machine lasts from tenths of one to many."""
 Tell = Callable[[str], None]
 
 
@@ -65,12 +65,11 @@ def _side_by_side(
             except RunnerError as error:
                 skip(runner, str(error))
         for repeat in range(repeats):
-            order = list(running)[:: 1 if repeat % 2 == 0 else -1]
 
             def begins(runner: str, number: int = repeat + 1) -> None:
                 tell(f"{work.clients} clients: {runner}, repeat {number} of {repeats}")
 
-            for runner, failure in _repeat({runner: running[runner] for runner in order}, begins).items():
+            for runner, failure in _repeat(running, begins).items():
                 skip(runner, str(failure))
                 del running[runner]
         for runner, measured in running.items():
@@ -95,21 +94,19 @@ def _warm_up(remote: Remote) -> _Measured:
 def _repeat(running: Mapping[str, _Measured], begins: Tell) -> dict[str, RunnerError]:
     """One repeat of everyone, which is a mean over rounds, and who failed.
 
-    Rounds are taken by turns, there and back, by each until it has run long enough: what disturbs the machine for
-    seconds, or comes after another runner, falls on all.
+    The next round is always the runner's that has run least so far, until all have run long enough: what disturbs the
+    machine for a second then falls on all of them.
     """
     seconds: dict[str, list[float]] = {runner: [] for runner in running}
     failed: dict[str, RunnerError] = {}
-    turn = list(running)
-    while turn:
-        for runner in turn:
-            if not seconds[runner]:
-                begins(runner)
-            try:
-                seconds[runner].append(running[runner].remote.round()[0])
-            except RunnerError as error:
-                failed[runner] = error
-        turn = [runner for runner in reversed(turn) if runner not in failed and sum(seconds[runner]) < LEAST]
+    while waiting := [runner for runner in running if runner not in failed and sum(seconds[runner]) < LEAST]:
+        runner = min(waiting, key=lambda one: sum(seconds[one]))
+        if not seconds[runner]:
+            begins(runner)
+        try:
+            seconds[runner].append(running[runner].remote.round()[0])
+        except RunnerError as error:
+            failed[runner] = error
     for runner in running.keys() - failed.keys():
         running[runner].seconds.append(mean(seconds[runner]))
     return failed
