@@ -8,13 +8,13 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 import numpy as np
-from tests.flux.making import Population, describe_samples
+from tests.clustering.making import Population, describe_samples
 from tqdm import tqdm
 
-from fedflux.experiments.config import make_config
-from fedflux.experiments.runner import run_config
-from fedflux.flux.clustering import CalibratedClustering
-from fedflux.flux.evidence import Pool, compare
+from fedflux.clustering import CalibratedClustering
+from fedflux.clustering.evidence import Pool, compare
+from fedflux.runs.config import make_config
+from fedflux.runs.runner import run_config
 
 LEVELS = (0.05, 0.01, 0.001)
 

@@ -16,10 +16,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
-from tests.flux.making import many_clients
+from tests.clustering.making import many_clients
 from tqdm import tqdm
 
-from fedflux.flux.clustering import Clusterer, find_clusters
+from fedflux.clustering import Clusterer, find_clusters
 
 SIZES = (10_000, 20_000, 50_000, 100_000)
 WORLDS = {

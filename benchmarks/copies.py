@@ -16,10 +16,10 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from fedflux.algorithms.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
 from fedflux.data import Federation, Labelled, Split
 from fedflux.engine import Engine, Job, Key, Training, make_engine
-from fedflux.experiments.bench.work import Work
+from fedflux.studies.bench.work import Work
 
 TIMES = 3
 TRAINING = Training(epochs=1, batch_size=64, lr=0.005, momentum=0.9)

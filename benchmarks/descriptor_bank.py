@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 from tqdm import tqdm
 
-from fedflux.experiments.config import make_config
-from fedflux.experiments.presets import preset
-from fedflux.experiments.recluster import recluster
-from fedflux.experiments.run_folder import DESCRIPTOR_FILE
-from fedflux.experiments.runner import run_config
+from fedflux.runs.config import make_config
+from fedflux.runs.presets import preset
+from fedflux.runs.runner import run_config
+from fedflux.runs.storage.folder import DESCRIPTOR_FILE
+from fedflux.studies.recluster import recluster
 
 SHIFTS = ("px", "py", "pygx", "pxgy")
 SIX = [*((shift, "independent") for shift in SHIFTS), ("pygx", "shared"), ("pxgy", "shared")]

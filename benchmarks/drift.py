@@ -21,9 +21,9 @@ from tqdm import tqdm
 
 from fedflux.algorithms import ALGORITHMS
 from fedflux.data.sources import load
-from fedflux.experiments.compare import Cell, Status, compare, plan
-from fedflux.experiments.runner import build_federation
-from fedflux.experiments.store import STORE_FILE, Store
+from fedflux.runs.runner import build_federation
+from fedflux.runs.storage.store import STORE_FILE, Store
+from fedflux.studies.compare import Cell, Status, compare, plan
 
 SHIFTS, LEVELS, DRIFT = ("px", "py", "pxgy", "pygx"), (2, 5, 8), "after:4,7+test"
 FOUND = "flux-dynamic"

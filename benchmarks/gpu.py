@@ -16,10 +16,11 @@ import numpy as np
 import torch
 
 from fedflux.data import Dataset, Examples, Federation
-from fedflux.data.dealing import ClientRows
-from fedflux.data.patterns import Pattern
-from fedflux.engine import Engine, Job, Key, Training, make_engine, replay
-from fedflux.engine.stacked import stacked_engine
+from fedflux.data.shifts.allocation import ClientRows
+from fedflux.data.shifts.patterns import Pattern
+from fedflux.engine import Engine, Job, Key, Training, make_engine
+from fedflux.engine.batched import replay
+from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
 
 TRAINING = Training(epochs=1, batch_size=64, lr=0.005, momentum=0.9)

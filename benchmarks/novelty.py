@@ -25,14 +25,14 @@ from tqdm import tqdm
 
 from fedflux.algorithms import Algorithm, make_algorithm
 from fedflux.algorithms.base import by_membership
-from fedflux.algorithms.flux import FluxState
+from fedflux.algorithms.flux.plain import FluxState
 from fedflux.data import Features, Federation
-from fedflux.data.looks import Look
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.appearance import Look
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.engine import Engine, Predictor, one_thread
-from fedflux.experiments.config import RunConfig, make_config
-from fedflux.experiments.runner import build_federation, engine_for
-from fedflux.experiments.sitting import cohorts
+from fedflux.runs.config import RunConfig, make_config
+from fedflux.runs.runner import build_federation, engine_for
+from fedflux.runs.session import cohorts
 from fedflux.streams import stream
 
 LEVELS = {"px": 3, "py": 6, "pxgy": 6}

@@ -15,10 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from fedflux.experiments.compare import compare, plan
-from fedflux.experiments.grid import numbers
-from fedflux.experiments.paper import every_figure
-from fedflux.experiments.store import Store
+from fedflux.runs.storage.store import Store
+from fedflux.studies.compare import compare, plan
+from fedflux.studies.grid import numbers
+from fedflux.studies.paper import every_figure
 
 SHIFTS = ("px", "py", "pygx", "pxgy")
 FIGURES = ("pairs_right", "known", "test")

@@ -14,14 +14,14 @@ from statistics import fmean
 from typing import Any
 
 from fedflux.algorithms import ALGORITHMS
-from fedflux.experiments.compare import Cell, compare, plan
-from fedflux.experiments.grid import names
-from fedflux.experiments.store import Store
 from fedflux.files import write_json
+from fedflux.runs.storage.store import Store
+from fedflux.studies.compare import Cell, compare, plan
+from fedflux.studies.grid import names
 
 RATES = (0.005, 0.01, 0.03, 0.06)
 SHIFTS = ("px", "py", "pygx", "pxgy")
-FILE = Path(__file__).parents[1] / "src/fedflux/experiments/tuned.json"
+FILE = Path(__file__).parents[1] / "src/fedflux/runs/tuned.json"
 
 
 def validation(cell: Cell, store: Store) -> float:

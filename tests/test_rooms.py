@@ -15,11 +15,11 @@ RANKS = (
     {"errors"},
     {"files", "savable", "streams"},
     {"models", "data"},
-    {"engine", "flux"},
+    {"descriptors"},
+    {"engine", "clustering"},
     {"algorithms"},
-    {"experiments", "deploy"},
-    {"display", "flags"},
-    {"display_fidelity"},
+    {"runs"},
+    {"studies", "deploy"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
@@ -95,12 +95,12 @@ def test_nobody_else_enters_a_room_that_needs_an_optional_package() -> None:
     ("room", "source"),
     [
         ("flux", "from fedflux.engine import Stack"),
-        ("engine", "import fedflux.flux.bounds"),
+        ("engine", "import fedflux.descriptors.bounds"),
         ("data", "def f():\n    from fedflux.models import MLP"),
         ("files", "from fedflux import streams"),
         ("errors", "from fedflux.files import write_json"),
-        ("algorithms", "from fedflux.experiments.config import RunConfig"),
-        ("deploy", "from fedflux.experiments.runner import run_config"),
+        ("algorithms", "from fedflux.runs.config import RunConfig"),
+        ("deploy", "from fedflux.runs.runner import run_config"),
     ],
 )
 def test_an_import_the_wrong_way_is_noticed(room: str, source: str) -> None:
@@ -116,7 +116,7 @@ def test_an_early_import_is_noticed() -> None:
 WITHOUT = """
 import sys
 sys.modules.update(dict.fromkeys(["kneed", "pooch", "plotly", "flwr", "opendp"]))
-from fedflux import cli
+from fedflux.cli import main as cli
 run = ["run", "--rounds", "1", "--cluster-round", "1", "--clients", "3", "--device", "cpu"]
 cli.app([*run, "--clusterer", "hdbscan", "--out", "ok", "--json"], standalone_mode=False)
 sys.stderr.write("--- second run\\n")

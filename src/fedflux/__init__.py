@@ -13,7 +13,7 @@ def run(**options: Any) -> dict[str, Any]:
 
     >>> fedflux.run(dataset="digits", shift="px", level=3, algorithm="flux")["known"]  # doctest: +SKIP
     """
-    from fedflux.experiments.config import make_config
-    from fedflux.experiments.runner import run_config
+    from fedflux.runs.config import make_config
+    from fedflux.runs.runner import run_config
 
     return run_config(make_config(options))

@@ -6,7 +6,7 @@ import sys
 def main() -> None:
     """Load the commands and run one."""
     try:
-        from fedflux.cli import main as command
+        from fedflux.cli.main import main as command
 
         command()
     except KeyboardInterrupt:

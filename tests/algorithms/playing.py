@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from fedflux.algorithms import Settings
-from fedflux.algorithms.fedavg import FedAvg
+from fedflux.algorithms.baselines.fedavg import FedAvg
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.cache import ByteCache
 from fedflux.data.sources import load

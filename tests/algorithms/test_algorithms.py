@@ -8,12 +8,12 @@ import torch
 
 from fedflux.algorithms import ALGORITHMS, HARNESS, OWN_RULE, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics, aggregate
-from fedflux.algorithms.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
+from fedflux.clustering import Clusterer
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
 from fedflux.data.sources import load
 from fedflux.engine import Engine, Job, Key, Stack, Training, make_engine
 from fedflux.errors import FedfluxError
-from fedflux.flux.clustering import Clusterer
 
 TRAINING = Training(epochs=1, batch_size=16, lr=0.05, momentum=0.9)
 SETTINGS = Settings(
@@ -144,7 +144,7 @@ def test_when_clusters_are_found_anew(
 def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
     federation: Federation, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedflux.flux.clustering.EXACT", 4)
+    monkeypatch.setattr("fedflux.clustering.EXACT", 4)
     early = [0, 2, 3]
     _, state, _, _ = play("flux", federation, engine, cohort=lambda r: early if r < 3 else range(6))
     assert state.clustered == 3

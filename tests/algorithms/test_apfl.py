@@ -8,7 +8,7 @@ import torch
 from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, loop_by_autograd, permuted, play, same
 
 from fedflux.algorithms import FedAvg, Local
-from fedflux.algorithms.apfl import Apfl
+from fedflux.algorithms.baselines.apfl import Apfl
 from fedflux.data import Federation
 from fedflux.engine import Engine, Stack
 

@@ -10,11 +10,11 @@ from tests.algorithms.making import SETTINGS, Normed, digits, loop, play, same
 from torch.nn.functional import cross_entropy
 
 from fedflux.algorithms import Algorithm, FedAvg
-from fedflux.algorithms.atp import Atp, BatchAdaptation, RateRule, adapted, directions
+from fedflux.algorithms.baselines.atp import Atp, BatchAdaptation, RateRule, adapted, directions
 from fedflux.data import Features, Federation
 from fedflux.engine import Engine, LoopEngine, Predictor, Stack
+from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.engine.rules import Batch
-from fedflux.engine.stacked import stacked_engine
 
 FEW: Algorithm[Any] = Atp(SETTINGS, rate_rounds=3)
 

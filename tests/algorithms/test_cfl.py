@@ -8,8 +8,8 @@ import torch
 from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, small, together
 
 from fedflux.algorithms.base import RoundMetrics
-from fedflux.algorithms.cfl import Cfl, CflState, bipartition
-from fedflux.algorithms.placing import mean_losses
+from fedflux.algorithms.baselines.cfl import Cfl, CflState, bipartition
+from fedflux.algorithms.shared.membership import mean_losses
 from fedflux.data import Federation
 from fedflux.engine import Engine, Job, Key, Stack
 

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from fedflux.algorithms import ALGORITHMS, HARNESS, FedAvg, make_algorithm
-from fedflux.algorithms.cfl import Cfl
+from fedflux.algorithms.baselines.cfl import Cfl
+from fedflux.algorithms.baselines.paper import FedAvgLocalEnsemble
 from fedflux.algorithms.checks import CHECKS, SETTINGS, check_algorithm
-from fedflux.algorithms.harness import FedAvgLocalEnsemble
 
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)

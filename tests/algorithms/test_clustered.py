@@ -20,11 +20,11 @@ from tests.algorithms.playing import (
     together,
 )
 
-from fedflux.algorithms.cfl import Cfl
-from fedflux.algorithms.feddrift import FedDrift
-from fedflux.algorithms.fesem import Fesem
-from fedflux.algorithms.haccs import Haccs
-from fedflux.algorithms.ifca import Ifca
+from fedflux.algorithms.baselines.cfl import Cfl
+from fedflux.algorithms.baselines.feddrift import FedDrift
+from fedflux.algorithms.baselines.fesem import Fesem
+from fedflux.algorithms.baselines.haccs import Haccs
+from fedflux.algorithms.baselines.ifca import Ifca
 from fedflux.data import Federation
 from fedflux.engine import Engine
 

@@ -8,7 +8,7 @@ import torch
 from tests.algorithms.playing import SETTINGS, TRAINING, assert_same, engine_of, play, small
 
 from fedflux.algorithms.base import RoundMetrics
-from fedflux.algorithms.feddrift import FedDrift, merged
+from fedflux.algorithms.baselines.feddrift import FedDrift, merged
 from fedflux.data import Federation
 from fedflux.data.cache import ByteCache
 from fedflux.engine import Engine
@@ -152,7 +152,7 @@ def test_accuracies_take_one_call_a_model(view: Federation, engine: Engine, monk
 def test_accuracies_are_measured_on_a_bounded_sample(
     view: Federation, engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedflux.algorithms.feddrift.SAMPLE_BATCHES", 1)
+    monkeypatch.setattr("fedflux.algorithms.baselines.feddrift.SAMPLE_BATCHES", 1)
     seen: list[int] = []
     original = engine.evaluate
 

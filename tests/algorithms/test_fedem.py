@@ -7,9 +7,9 @@ import pytest
 from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, loop_by_autograd, permuted, play, same
 
 from fedflux.algorithms import FedAvg
-from fedflux.algorithms.fedem import FedEM
-from fedflux.algorithms.fedrc import FedRC
-from fedflux.algorithms.mixture import responsibilities, settled
+from fedflux.algorithms.baselines.fedem import FedEM
+from fedflux.algorithms.baselines.fedrc import FedRC
+from fedflux.algorithms.shared.mixture import responsibilities, settled
 from fedflux.data import Federation
 from fedflux.engine import Engine
 from fedflux.errors import FedfluxError

@@ -8,8 +8,8 @@ import pytest
 import torch
 from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, small
 
-from fedflux.algorithms.fesem import Fesem
-from fedflux.algorithms.geometry import coordinates, inner_products, squared_distances
+from fedflux.algorithms.baselines.fesem import Fesem
+from fedflux.algorithms.shared.geometry import coordinates, inner_products, squared_distances
 from fedflux.data import Federation
 from fedflux.engine import Engine, Job, Key, Stack
 

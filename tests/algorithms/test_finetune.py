@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedflux.algorithms.checks import small_federation
-from fedflux.algorithms.finetune import finetune
+from fedflux.algorithms.shared.finetune import finetune
 from fedflux.engine import Job, Key, Predictor, Training, make_engine
 
 TRAINING = Training(3, 8, 0.1, 0.9)

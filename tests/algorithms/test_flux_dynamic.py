@@ -9,21 +9,22 @@ import pytest
 import torch
 from safetensors.torch import load_file
 from tests.algorithms.playing import TRAINING, assert_same, engine_of, play, together
-from tests.experiments.making import read_rounds
+from tests.runs.making import read_rounds
 
 import fedflux
-from fedflux.algorithms import Settings, describe, flux, flux_dynamic
+from fedflux import clustering
+from fedflux.algorithms import Settings
 from fedflux.algorithms.base import RoundMetrics
-from fedflux.algorithms.fedavg import FedAvg
-from fedflux.algorithms.flux_dynamic import MEMORY, DynamicState, FluxDynamic
+from fedflux.algorithms.baselines.fedavg import FedAvg
+from fedflux.algorithms.flux import describe, dynamic, plain
+from fedflux.algorithms.flux.dynamic import MEMORY, DynamicState, FluxDynamic
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
 from fedflux.engine import make_engine
 from fedflux.errors import FedfluxError
-from fedflux.experiments.config import make_config
-from fedflux.experiments.evaluation import why_clusters_differ
-from fedflux.experiments.identity import determines
-from fedflux.flux import clustering
+from fedflux.runs.config import make_config
+from fedflux.runs.evaluation import why_clusters_differ
+from fedflux.runs.identity import determines
 from fedflux.savable import put_together, take_apart
 
 ROUNDS = 6
@@ -138,7 +139,7 @@ def test_clients_that_come_later_join_and_those_that_stay_away_leave() -> None:
 
 
 def test_the_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedflux.algorithms.flux_dynamic.MEMORY", 1)
+    monkeypatch.setattr("fedflux.algorithms.flux.dynamic.MEMORY", 1)
     _, state, _ = played("after:2,3,4,5", level=8)
     now = len(np.unique(state.assignment))
     assert now < len(state.models) <= now + 1
@@ -168,7 +169,7 @@ def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) ->
         asked.append(cohort.federation.part)
         return real(extractor, cohort, engine)
 
-    for module in (flux, flux_dynamic):
+    for module in (plain, dynamic):
         monkeypatch.setattr(module, "describe", noted)
     played(None, false_alarms=1e-6)
     assert asked == [(0, 2, 6), (2, 3, 6), (3, 4, 6), (4, 5, 6), (5, 6, 6)]
@@ -187,8 +188,8 @@ def test_a_newcomer_tells_no_example_twice(monkeypatch: pytest.MonkeyPatch, ofte
             told[client] += cohort.data(client, "train").rows.tolist()
         return real(extractor, cohort, engine)
 
-    monkeypatch.setattr(flux_dynamic, "describe", noted)
-    monkeypatch.setattr(flux, "describe", noted)
+    monkeypatch.setattr(dynamic, "describe", noted)
+    monkeypatch.setattr(plain, "describe", noted)
     view = drifting(None).blind()
     algorithm = FluxDynamic(replace(SETTINGS, false_alarms=1e-9, redescribe=often))
     state, history = play(algorithm, view, engine_of(view), 6, lambda r: range(4 if r < 3 else 5 if r < 5 else 6))

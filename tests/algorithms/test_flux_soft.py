@@ -11,11 +11,11 @@ from tests.algorithms.playing import SETTINGS, assert_same, engine_of, permuted,
 
 from fedflux.algorithms import ALGORITHMS, FedAvg, Flux, RoundMetrics
 from fedflux.algorithms.checks import check_clients_are_interchangeable, check_resumes
-from fedflux.algorithms.flux_soft import FluxSoft, SoftState, lend
+from fedflux.algorithms.flux.soft import FluxSoft, SoftState, lend
+from fedflux.clustering import Clusterer
 from fedflux.data import Federation
+from fedflux.descriptors.wire import client_bytes, from_arrays
 from fedflux.engine import Engine, Stack
-from fedflux.flux.clustering import Clusterer
-from fedflux.flux.wire import client_bytes, from_arrays
 
 CLUSTERED = replace(SETTINGS, cluster_round=2)
 

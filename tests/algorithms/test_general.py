@@ -12,8 +12,8 @@ from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, sav
 import fedflux
 from fedflux.algorithms import FedAvg, Flux, RoundMetrics
 from fedflux.algorithms.checks import check_resumes
-from fedflux.algorithms.flux_soft import FluxSoft
-from fedflux.algorithms.general import SHARES, elected, hear, votes
+from fedflux.algorithms.flux.general_model import SHARES, elected, hear, votes
+from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.data import Federation
 from fedflux.engine import Predictor, Stack
 

@@ -5,7 +5,16 @@ import pytest
 import torch
 from tests.algorithms.playing import SETTINGS, engine_of, play, small
 
-from fedflux.algorithms.haccs import BINS, Haccs, label_counts, nearest, noisy, optics, pixel_counts, row_distances
+from fedflux.algorithms.baselines.haccs import (
+    BINS,
+    Haccs,
+    label_counts,
+    nearest,
+    noisy,
+    optics,
+    pixel_counts,
+    row_distances,
+)
 from fedflux.data import Federation, Labelled
 from fedflux.engine import Engine
 

@@ -8,7 +8,7 @@ import torch
 from tests.algorithms.playing import SETTINGS, TRAINING, engine_of, play, small
 
 from fedflux.algorithms import make_algorithm
-from fedflux.algorithms.ifca import Ifca
+from fedflux.algorithms.baselines.ifca import Ifca
 from fedflux.data import Federation
 from fedflux.engine import Engine
 from fedflux.errors import FedfluxError

@@ -11,10 +11,10 @@ from tests.data.making import pictures
 
 from fedflux.algorithms import FedAvg, Flux, Settings
 from fedflux.algorithms.checks import check_resumes
-from fedflux.algorithms.flux_dynamic import FluxDynamic
-from fedflux.algorithms.flux_soft import FluxSoft
-from fedflux.algorithms.heritage import inherited
-from fedflux.algorithms.momentum import carried_on
+from fedflux.algorithms.flux.dynamic import FluxDynamic
+from fedflux.algorithms.flux.inheritance import inherited
+from fedflux.algorithms.flux.soft import FluxSoft
+from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
 from fedflux.engine import Stack, make_engine

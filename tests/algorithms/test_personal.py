@@ -11,11 +11,11 @@ from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, play
 
 import fedflux
 from fedflux.algorithms import HARNESS, Algorithm
-from fedflux.algorithms.apfl import Apfl
-from fedflux.algorithms.atp import Atp
-from fedflux.algorithms.fedem import FedEM
-from fedflux.algorithms.fedrc import FedRC
-from fedflux.algorithms.pfedme import PFedMe
+from fedflux.algorithms.baselines.apfl import Apfl
+from fedflux.algorithms.baselines.atp import Atp
+from fedflux.algorithms.baselines.fedem import FedEM
+from fedflux.algorithms.baselines.fedrc import FedRC
+from fedflux.algorithms.baselines.pfedme import PFedMe
 from fedflux.data import Federation
 from fedflux.engine import DivergedError, Engine, ProcessesEngine, Recipe, make_engine
 from fedflux.savable import put_together, take_apart

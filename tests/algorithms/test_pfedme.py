@@ -10,7 +10,7 @@ from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, per
 from torch import Tensor
 
 from fedflux.algorithms import Algorithm, FedAvg
-from fedflux.algorithms.pfedme import Envelope, PFedMe
+from fedflux.algorithms.baselines.pfedme import Envelope, PFedMe
 from fedflux.data import Federation
 from fedflux.engine import Engine, LoopEngine
 from fedflux.engine.rules import Batch, Loss, Sgd

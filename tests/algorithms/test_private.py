@@ -8,19 +8,25 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedflux.algorithms import private
-from fedflux.algorithms.describe import DescriptorSettings, describe_unlabelled, fit_extractor, sent, sent_unlabelled
-from fedflux.algorithms.private import with_paper_noise
+from fedflux.algorithms.flux import private
+from fedflux.algorithms.flux.describe import (
+    DescriptorSettings,
+    describe_unlabelled,
+    fit_extractor,
+    sent,
+    sent_unlabelled,
+)
+from fedflux.algorithms.flux.private import with_paper_noise
 from fedflux.data import Features, Federation, Partition, partition
 from fedflux.data.sources import load
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.privacy.accounting import Privacy, opendp
 from fedflux.engine import Engine, make_engine
 from fedflux.errors import FedfluxError
-from fedflux.experiments.config import make_config
-from fedflux.experiments.identity import determines, identity
-from fedflux.experiments.promises import KEYS, privacy_report
-from fedflux.experiments.runner import run_config
-from fedflux.flux.accounting import Privacy, opendp
-from fedflux.flux.bounds import Bounds
+from fedflux.runs.config import make_config
+from fedflux.runs.identity import determines, identity
+from fedflux.runs.privacy_report import KEYS, privacy_report
+from fedflux.runs.runner import run_config
 
 GAUSSIAN = DescriptorSettings(components=5, privacy=Privacy("gaussian", 1.0))
 

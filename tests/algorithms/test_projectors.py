@@ -12,9 +12,9 @@ from tests.algorithms.playing import SETTINGS, engine_of, play, saved, small
 import fedflux
 from fedflux.algorithms import Flux, Settings
 from fedflux.algorithms.checks import check_labels_stay_out, check_resumes
-from fedflux.algorithms.describe import DescriptorSettings, describe, fit_extractor
-from fedflux.flux.discriminant import BREADTH
-from fedflux.flux.wire import client_bytes
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.descriptors.discriminant import BREADTH
+from fedflux.descriptors.wire import client_bytes
 
 DISCRIMINANT = DescriptorSettings(components=5, discriminant=True)
 CLUSTERED = replace(SETTINGS, cluster_round=2)

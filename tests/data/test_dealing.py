@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.making import error_of
 
-from fedflux.data.dealing import deal_dirichlet, deal_existing, deal_shares, select_labels, split_validation
-from fedflux.data.patterns import Pattern
-from fedflux.flux.descriptor import effective_counts
+from fedflux.data.shifts.allocation import deal_dirichlet, deal_existing, deal_shares, select_labels, split_validation
+from fedflux.data.shifts.patterns import Pattern
+from fedflux.descriptors.descriptor import effective_counts
 
 seeds = st.integers(0, 2**32)
 

@@ -12,9 +12,9 @@ from scipy.stats import chisquare
 from tests.data.making import error_of, owned, pictures
 
 from fedflux.data import Dataset, Examples, Federation, Partition, partition
-from fedflux.data.drawing import RowPool
-from fedflux.data.patterns import MIXES, SHIFTS, Pattern
-from fedflux.flux.descriptor import effective_counts
+from fedflux.data.shifts.patterns import MIXES, SHIFTS, Pattern
+from fedflux.data.shifts.sampling import RowPool
+from fedflux.descriptors.descriptor import effective_counts
 
 rng = partial(np.random.default_rng, 0)
 DRAWN = [shift for shift in (*SHIFTS, *MIXES) if shift != "dirichlet"]

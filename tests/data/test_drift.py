@@ -13,9 +13,9 @@ from tests.data.making import error_of, pictures
 
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.cache import ByteCache
-from fedflux.data.drift import Drift, Stage
 from fedflux.data.export import SPLITS
 from fedflux.data.federation import DERIVED
+from fedflux.data.shifts.drift import Drift, Stage
 
 SHIFTS = ["px", "py", "pygx", "pxgy", "px+py", "pygx+py"]
 

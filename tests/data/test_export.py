@@ -9,7 +9,7 @@ from tests.data.making import owned, pictures
 
 from fedflux.data import Partition, export, partition
 from fedflux.data.export import MANIFEST, SPLITS, export_federation
-from fedflux.data.patterns import MIXES
+from fedflux.data.shifts.patterns import MIXES
 from fedflux.files import write_npz
 
 

@@ -7,7 +7,7 @@ import pytest
 from fedflux.data import lazy
 from fedflux.data.cache import ByteCache
 from fedflux.data.lazy import Lazy
-from fedflux.data.patterns import PatternDraw, ShiftSettings
+from fedflux.data.shifts.patterns import PatternDraw, ShiftSettings
 
 
 def test_it_reads_like_a_tuple() -> None:

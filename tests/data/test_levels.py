@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 from tests.data.making import error_of
 
-from fedflux.data import levels
-from fedflux.data.looks import Look
+from fedflux.data.shifts import levels
+from fedflux.data.shifts.appearance import Look
 
 # tab:hetero_setting_8: level, rotations, colours, #Class, #Swapped Class, #Class Under Augmentation
 TABLE: list[tuple[int, list[int], list[str], int, int, int]] = [

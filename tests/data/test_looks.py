@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from PIL import Image
 
-from fedflux.data.looks import PLAIN, Colour, Look, apply_look, rotation_map
+from fedflux.data.shifts.appearance import PLAIN, Colour, Look, apply_look, rotation_map
 
 TURNED = [72, 120, 144, 216, 240, 288]
 

@@ -8,7 +8,7 @@ from tests.data.making import owned, pictures, rebuilt
 
 from fedflux.data import Dataset, Examples, Federation, Labelled, Partition, partition
 from fedflux.data.export import SPLITS
-from fedflux.data.patterns import MIXES, SHIFTS
+from fedflux.data.shifts.patterns import MIXES, SHIFTS
 
 FOUR = ("px", "py", "pygx", "pxgy")
 DATA = pictures()

@@ -6,7 +6,7 @@ from tests.data.making import error_of, owned, pictures
 
 from fedflux.data import Dataset, Examples, Federation, Partition, partition
 from fedflux.data.export import SPLITS
-from fedflux.data.patterns import MIXES, SHIFTS
+from fedflux.data.shifts.patterns import MIXES, SHIFTS
 
 
 def made(shift: str, level: int = 5, clients: int = 4, data: Dataset | None = None, **more) -> Federation:

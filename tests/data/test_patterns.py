@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.making import error_of
 
-from fedflux.data import levels
-from fedflux.data.patterns import (
+from fedflux.data.shifts import levels
+from fedflux.data.shifts.patterns import (
     MIXES,
     SHIFTS,
     Pattern,

@@ -13,8 +13,8 @@ from fedflux.data import Dataset, Examples, Federation, Partition, partition
 from fedflux.data import cohort as cohort_module
 from fedflux.data.export import SPLITS
 from fedflux.data.lazy import Lazy
-from fedflux.data.patterns import MIXES, SHIFTS
-from fedflux.flux.descriptor import effective_counts
+from fedflux.data.shifts.patterns import MIXES, SHIFTS
+from fedflux.descriptors.descriptor import effective_counts
 
 module = import_module("fedflux.data.partition")
 

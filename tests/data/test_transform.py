@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from fedflux.data.looks import Look, apply_look
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.appearance import Look, apply_look
+from fedflux.data.shifts.patterns import Pattern
 
 
 def batch(count: int = 40, classes: int = 10) -> tuple[np.ndarray, np.ndarray]:

@@ -16,17 +16,17 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'"
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
 from tests.deploy.staging import make_grid, play
 
-from fedflux.algorithms.describe import Extractor
+from fedflux.algorithms.flux.describe import Extractor
 from fedflux.deploy.flower import checks
 from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
 from fedflux.deploy.flower.node_data import NodeData, load_node_data
 from fedflux.deploy.flower.records import digest, model_stack, pack, record_bytes, unpack
 from fedflux.deploy.flower.settings import read_settings
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.projector import fit_projector
 from fedflux.engine import Stack
 from fedflux.errors import FedfluxError
-from fedflux.flux.bounds import Bounds
-from fedflux.flux.projector import fit_projector
 
 SOURCE = Path(__file__).parents[2] / "src"
 

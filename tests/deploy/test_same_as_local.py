@@ -12,9 +12,9 @@ from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
 from fedflux.deploy.flower.strategy import FluxStrategy
 from fedflux.engine import LoopEngine, Training, one_thread
-from fedflux.experiments.config import make_config
-from fedflux.experiments.runner import run_config
 from fedflux.models import build_model
+from fedflux.runs.config import make_config
+from fedflux.runs.runner import run_config
 
 EVERYONE = range(10)
 

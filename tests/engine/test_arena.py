@@ -12,10 +12,10 @@ from tests.engine.test_stacked import SHAPES, apart, make_federation
 from fedflux.data import Cohort, Features, Federation, Labelled, Partition, partition
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.engine import Job, Key, LoopEngine, Predictor, Training
-from fedflux.engine import arena as module
-from fedflux.engine.arena import Arena, OnDevice
-from fedflux.engine.replay import ReplayEngine
-from fedflux.engine.stacked import StackedEngine
+from fedflux.engine.batched import arena as module
+from fedflux.engine.batched.arena import Arena, OnDevice
+from fedflux.engine.batched.replay import ReplayEngine
+from fedflux.engine.batched.stacked import StackedEngine
 from fedflux.models import build_model
 
 SHAPE = SHAPES["mlp"]

@@ -16,10 +16,10 @@ from torch import Tensor, nn
 from torch.nn.modules.module import register_module_forward_hook
 
 from fedflux.data import Features, Federation
-from fedflux.data.dealing import ClientRows
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.allocation import ClientRows
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.engine import Job, Key, LoopEngine, Stack, Training
-from fedflux.engine.chain import LARGEST, ROOMS, Chain, ChainTrainer
+from fedflux.engine.kernels.chain import LARGEST, ROOMS, Chain, ChainTrainer
 from fedflux.engine.rules import Batch, LossRule, Sgd
 from fedflux.models import build_model
 from fedflux.models.mlp import MLP

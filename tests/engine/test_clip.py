@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy
 
 from fedflux.engine import DivergedError, Job, Key, LoopEngine, Training
 from fedflux.engine.modes import one_thread
-from fedflux.engine.processes import ProcessesEngine
+from fedflux.engine.processes.engine import ProcessesEngine
 from fedflux.engine.recipe import Recipe
 from fedflux.models import build_model
 from fedflux.streams import stream

@@ -9,10 +9,10 @@ from tests.engine.making import Collect, Normed
 from tests.engine.test_stacked import SHAPES as LARGER
 from tests.engine.test_stacked import Coupled, apart, everyone, make_federation
 
-from fedflux.algorithms.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
 from fedflux.data import Features, Federation
 from fedflux.engine import Engine, Job, Key, LoopEngine, Predictor, ProcessesEngine, Recipe, Stack, Training
-from fedflux.engine.stacked import stacked_engine
+from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
 
 COPIES = 3

@@ -9,11 +9,11 @@ import torch
 from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_federation
 
 from fedflux.data import Federation
+from fedflux.descriptors.bounds import LatentRange, client_bounds, merge_bounds
+from fedflux.descriptors.moments import MomentStatistic
+from fedflux.descriptors.projector import fit_projector
 from fedflux.engine import Job, Key, LoopEngine, Stack
-from fedflux.engine.stacked import stacked_engine
-from fedflux.flux.bounds import LatentRange, client_bounds, merge_bounds
-from fedflux.flux.moments import MomentStatistic
-from fedflux.flux.projector import fit_projector
+from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

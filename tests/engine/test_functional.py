@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedflux.engine.functional import Functional
+from fedflux.engine.kernels.functional import Functional
 
 
 class Normed(nn.Module):

@@ -11,7 +11,7 @@ from torch.nn.modules.module import register_module_forward_hook
 
 from fedflux.data import Features
 from fedflux.engine import LoopEngine
-from fedflux.engine.fused import with_fused_layers
+from fedflux.engine.kernels.fused import with_fused_layers
 from fedflux.models import build_model
 from fedflux.models.protocol import NamedEncoder
 

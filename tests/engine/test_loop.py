@@ -8,9 +8,9 @@ from torch.nn.functional import cross_entropy
 
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
+from fedflux.descriptors.bounds import LatentRange
 from fedflux.engine import DivergedError, Job, Key, LoopEngine, Predictor, Stack, Training, make_engine
 from fedflux.errors import FedfluxError
-from fedflux.flux.bounds import LatentRange
 from fedflux.models import MLP, build_model
 from fedflux.streams import stream
 

@@ -13,6 +13,7 @@ from tests.engine.making import Collect, Coupled, Failing, echo, stumble
 
 from fedflux.data import Dataset, Examples, Federation, Partition, partition
 from fedflux.data.sources import load
+from fedflux.descriptors.bounds import LatentRange
 from fedflux.engine import (
     DivergedError,
     Job,
@@ -26,11 +27,10 @@ from fedflux.engine import (
     make_engine,
     one_thread,
 )
-from fedflux.engine.parcel import Parcel
-from fedflux.engine.pool import Pool, WorkerDiedError
-from fedflux.engine.shares import Shares, deal
+from fedflux.engine.processes.pool import Pool, WorkerDiedError
+from fedflux.engine.processes.schedule import Shares, deal
+from fedflux.engine.processes.transfer import Parcel
 from fedflux.errors import FedfluxError
-from fedflux.flux.bounds import LatentRange
 
 NAMED = object()
 TRAINING = Training(epochs=2, batch_size=16, lr=0.05, momentum=0.9)

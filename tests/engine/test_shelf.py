@@ -10,8 +10,9 @@ from tests.engine.test_processes import TRAINING, pair, same
 
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Job, Key, LoopEngine, ProcessesEngine, Stack, shelf
-from fedflux.engine.shelf import Shelf
+from fedflux.engine import Job, Key, LoopEngine, ProcessesEngine, Stack
+from fedflux.engine.processes import result_buffer as shelf
+from fedflux.engine.processes.result_buffer import Shelf
 
 
 @pytest.fixture(scope="module")

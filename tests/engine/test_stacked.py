@@ -12,16 +12,16 @@ from torch.nn.functional import cross_entropy
 
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.dataset import Dataset, Examples
+from fedflux.descriptors.bounds import LatentRange
+from fedflux.descriptors.moments import MomentStatistic, moments
+from fedflux.descriptors.projector import Projector
 from fedflux.engine import DivergedError, Engine, Job, Key, LoopEngine, Predictor, Stack, Training, auto
-from fedflux.engine.fused import with_fused_layers
-from fedflux.engine.inference import BatchedEngine
-from fedflux.engine.replay import ReplayEngine
+from fedflux.engine.batched.inference import BatchedEngine
+from fedflux.engine.batched.replay import ReplayEngine
+from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
+from fedflux.engine.kernels.fused import with_fused_layers
 from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
-from fedflux.engine.stacked import StackedEngine, stacked_engine
-from fedflux.flux.bounds import LatentRange
-from fedflux.flux.moments import MomentStatistic, moments
-from fedflux.flux.projector import Projector
 from fedflux.models import build_model
 
 SHAPES = {"lenet5": (1, 16, 16), "mlp": (1, 6, 6), "resnet9": (3, 16, 16)}
@@ -147,13 +147,13 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, _, other = pair("mlp")
     cohort = federation.cohort(range(4))
     whole = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))
-    monkeypatch.setattr("fedflux.engine.stacked.ON_CPU", 3)
+    monkeypatch.setattr("fedflux.engine.batched.stacked.ON_CPU", 3)
     assert apart(whole, other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))) < 1e-12
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 9])
 def test_clients_side_by_side_do_not_touch_each_other(lanes: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fedflux.engine.replay.LANES", lanes)
+    monkeypatch.setattr("fedflux.engine.batched.replay.LANES", lanes)
     torch.manual_seed(1)
     model = Normed(SHAPES["mlp"], 5).double()
     loop, other = LoopEngine(deepcopy(model), "cpu", "fp32-strict"), ReplayEngine(model, "cpu", "fp32-strict")

@@ -7,14 +7,14 @@ from numpy.typing import NDArray
 
 pytest.importorskip("opendp")
 
-from fedflux.algorithms.private import sigma_of, with_paper_noise
-from fedflux.flux.accounting import Privacy, gaussian_noise, release_sigma, spent
-from fedflux.flux.audit import epsilon_lower_bound
-from fedflux.flux.bounds import Bounds
-from fedflux.flux.descriptor import Descriptors, make_descriptors
-from fedflux.flux.moments import MomentStatistic, moments
-from fedflux.flux.privacy import SENSITIVITY, ReleaseStatistic
-from fedflux.flux.projector import Projector
+from fedflux.algorithms.flux.private import sigma_of, with_paper_noise
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.descriptor import Descriptors, make_descriptors
+from fedflux.descriptors.moments import MomentStatistic, moments
+from fedflux.descriptors.privacy.accounting import Privacy, gaussian_noise, release_sigma, spent
+from fedflux.descriptors.privacy.release import SENSITIVITY, ReleaseStatistic
+from fedflux.descriptors.projector import Projector
+from fedflux.studies.audit import epsilon_lower_bound
 
 pytestmark = pytest.mark.slow
 DELTA = 1e-5

@@ -18,9 +18,9 @@ from tests.deploy.staging import make_grid, play
 
 from fedflux.deploy.flower.checkpoint import load_checkpoint
 from fedflux.deploy.flower.loopback import Loopback
-from fedflux.experiments.config import make_config
-from fedflux.experiments.runner import run_config
 from fedflux.files import read_object
+from fedflux.runs.config import make_config
+from fedflux.runs.runner import run_config
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]

@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.test_resume import cut, flip, left
+from tests.runs.test_resume import cut, flip, left
 
-from fedflux.experiments.store import Store
+from fedflux.runs.storage.store import Store
 
 pytestmark = pytest.mark.slow
 SOURCE = Path(__file__).parents[2] / "src"

@@ -7,9 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.experiments.report.making import write_run
+from tests.studies.report.making import write_run
 
-from fedflux.experiments.report import write_report
+from fedflux.studies.report import write_report
 
 pytestmark = pytest.mark.slow
 EVIL = "<img src=x onerror=window.hurt=1></script><script>window.hurt=1</script>"

@@ -4,24 +4,24 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
-from fedflux.algorithms.apfl import Apfl
-from fedflux.algorithms.atp import Atp
 from fedflux.algorithms.base import Algorithm, Described, RoundMetrics, Settings
-from fedflux.algorithms.cfl import Cfl
-from fedflux.algorithms.describe import DescriptorSettings
-from fedflux.algorithms.fedavg import FedAvg
-from fedflux.algorithms.feddrift import FedDrift
-from fedflux.algorithms.fedem import FedEM
-from fedflux.algorithms.fedrc import FedRC
-from fedflux.algorithms.fesem import Fesem
-from fedflux.algorithms.flux import Flux
-from fedflux.algorithms.flux_dynamic import FluxDynamic
-from fedflux.algorithms.flux_soft import FluxSoft
-from fedflux.algorithms.haccs import Haccs
-from fedflux.algorithms.harness import HARNESS
-from fedflux.algorithms.ifca import Ifca
-from fedflux.algorithms.local import Local
-from fedflux.algorithms.pfedme import PFedMe
+from fedflux.algorithms.baselines.apfl import Apfl
+from fedflux.algorithms.baselines.atp import Atp
+from fedflux.algorithms.baselines.cfl import Cfl
+from fedflux.algorithms.baselines.fedavg import FedAvg
+from fedflux.algorithms.baselines.feddrift import FedDrift
+from fedflux.algorithms.baselines.fedem import FedEM
+from fedflux.algorithms.baselines.fedrc import FedRC
+from fedflux.algorithms.baselines.fesem import Fesem
+from fedflux.algorithms.baselines.haccs import Haccs
+from fedflux.algorithms.baselines.ifca import Ifca
+from fedflux.algorithms.baselines.local import Local
+from fedflux.algorithms.baselines.paper import HARNESS
+from fedflux.algorithms.baselines.pfedme import PFedMe
+from fedflux.algorithms.flux.describe import DescriptorSettings
+from fedflux.algorithms.flux.dynamic import FluxDynamic
+from fedflux.algorithms.flux.plain import Flux
+from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.errors import unknown
 
 __all__ = [

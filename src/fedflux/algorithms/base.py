@@ -9,14 +9,14 @@ from typing import Any, ClassVar, Literal, Protocol, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.describe import DescriptorSettings
+from fedflux.algorithms.flux.describe import DescriptorSettings
+from fedflux.clustering import Clusterer, Clusters
+from fedflux.clustering.drift import FALSE_ALARMS
+from fedflux.clustering.placement.novelty import LEVEL
 from fedflux.data import Cohort, Features, Federation
+from fedflux.descriptors.wire import Arrays
 from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.errors import FedfluxError
-from fedflux.flux.clustering import Clusterer, Clusters
-from fedflux.flux.drift import FALSE_ALARMS
-from fedflux.flux.novelty import LEVEL
-from fedflux.flux.wire import Arrays
 
 S = TypeVar("S")
 

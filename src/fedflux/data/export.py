@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import Any
 
 from fedflux.data import Federation, Split
-from fedflux.data.looks import Look
 from fedflux.data.partition import Partition
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.appearance import Look
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.files import write_json, write_npz
 
 MANIFEST = "manifest.json"

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from fedflux.data.cache import ByteCache
 from fedflux.data.cohort import Cohort
 from fedflux.data.dataset import Dataset
-from fedflux.data.dealing import ClientRows
-from fedflux.data.drift import Epoch, Epochs, Stage, blended, chunk_positions
 from fedflux.data.labelled import Labelled, Split
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.allocation import ClientRows
+from fedflux.data.shifts.drift import Epoch, Epochs, Stage, blended, chunk_positions
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 

@@ -9,7 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset
-from fedflux.data.dealing import (
+from fedflux.data.federation import CACHE_BYTES, Federation
+from fedflux.data.lazy import Lazy
+from fedflux.data.shifts.allocation import (
     ClientRows,
     deal_dirichlet,
     deal_existing,
@@ -17,12 +19,10 @@ from fedflux.data.dealing import (
     select_labels,
     split_validation,
 )
-from fedflux.data.drawing import DrawnRows, RowPool
-from fedflux.data.drift import Drift, Epoch, Epochs
-from fedflux.data.federation import CACHE_BYTES, Federation
-from fedflux.data.lazy import Lazy
-from fedflux.data.levels import DIRICHLET_ALPHA
-from fedflux.data.patterns import Pattern, PatternDraw, ShiftSettings, pattern_truth, shift_parts
+from fedflux.data.shifts.drift import Drift, Epoch, Epochs
+from fedflux.data.shifts.levels import DIRICHLET_ALPHA
+from fedflux.data.shifts.patterns import Pattern, PatternDraw, ShiftSettings, pattern_truth, shift_parts
+from fedflux.data.shifts.sampling import DrawnRows, RowPool
 from fedflux.data.splits import Rows
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream

@@ -7,13 +7,13 @@ import torch
 from fedflux.data import Federation
 from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
+from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.modes import one_thread
 from fedflux.engine.predictor import Adaptation, Predictor, Verdict
-from fedflux.engine.processes import ProcessesEngine
+from fedflux.engine.processes.engine import ProcessesEngine
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.stack import Stack
-from fedflux.engine.stacked import stacked_engine
 from fedflux.errors import FedfluxError, unknown
 
 ENGINES: dict[str, Callable[..., Engine]] = {

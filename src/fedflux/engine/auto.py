@@ -14,7 +14,7 @@ from time import perf_counter
 import torch
 from torch import nn
 
-from fedflux.engine.chain import Chain
+from fedflux.engine.kernels.chain import Chain
 from fedflux.engine.loop import LoopEngine, has_batch_norm
 from fedflux.engine.rules import Batch, LossRule, Sgd
 

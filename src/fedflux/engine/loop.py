@@ -13,13 +13,13 @@ from torch.nn.functional import cross_entropy
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
-from fedflux.engine.chain import ChainTrainer
-from fedflux.engine.functional import Functional
-from fedflux.engine.fused import with_fused_layers
+from fedflux.engine.kernels.chain import ChainTrainer
+from fedflux.engine.kernels.functional import Functional
+from fedflux.engine.kernels.fused import with_fused_layers
+from fedflux.engine.kernels.normalisation import Normalisation
 from fedflux.engine.modes import EvaluationMode
-from fedflux.engine.normalisation import Normalisation
 from fedflux.engine.predictor import Adaptation, Predictor
-from fedflux.engine.recent import RecentLatents
+from fedflux.engine.recent_latents import RecentLatents
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders

@@ -9,7 +9,7 @@ from fedflux.deploy.flower.records import ABOUT, Arrays
 from fedflux.deploy.flower.roster import Node
 from fedflux.deploy.flower.settings import FlowerSettings
 from fedflux.deploy.flower.state import FederationState
-from fedflux.flux.wire import from_arrays
+from fedflux.descriptors.wire import from_arrays
 
 Place = tuple[int, tuple[float, ...], bool, float, float]
 """Cluster, distances, whether novel, novelty score, confidence."""

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.describe import Extractor
+from fedflux.algorithms.flux.describe import Extractor
 from fedflux.deploy.flower.records import Arrays, descriptor_types
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.descriptor import Descriptors
+from fedflux.descriptors.wire import from_arrays
 from fedflux.errors import FedfluxError
-from fedflux.flux.bounds import Bounds
-from fedflux.flux.descriptor import Descriptors
-from fedflux.flux.wire import from_arrays
 
 FAR = 1.0
 """A descriptor may lie outside the frozen box by so many times its width: late nodes gave no bounds of their own."""

@@ -6,7 +6,7 @@ from typing import Any
 
 from flwr.app import RecordDict
 
-from fedflux.algorithms.describe import Extractor
+from fedflux.algorithms.flux.describe import Extractor
 from fedflux.deploy.flower.checks import bounds_fault, descriptor_fault, first_fault, version_fault, wide_faults
 from fedflux.deploy.flower.exchange import Exchange
 from fedflux.deploy.flower.records import (
@@ -23,9 +23,9 @@ from fedflux.deploy.flower.records import (
 )
 from fedflux.deploy.flower.roster import Node
 from fedflux.deploy.flower.settings import FlowerSettings
+from fedflux.descriptors.bounds import Bounds, merge_bounds, scalar_bounds
+from fedflux.descriptors.projector import fit_projector
 from fedflux.engine.stack import Stack
-from fedflux.flux.bounds import Bounds, merge_bounds, scalar_bounds
-from fedflux.flux.projector import fit_projector
 
 
 @dataclass(frozen=True, eq=False)

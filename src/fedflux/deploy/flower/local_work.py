@@ -110,7 +110,7 @@ class LocalWork:
 
     def bounds(self, model: Stack) -> dict[str, NDArray[np.generic]]:
         """S1."""
-        from fedflux.flux.bounds import LatentRange, client_bounds
+        from fedflux.descriptors.bounds import LatentRange, client_bounds
 
         self._need_labels("query.bounds")
         (found,) = self._engine().reduce(model, self.data.cohort().held("train"), LatentRange())
@@ -118,8 +118,8 @@ class LocalWork:
 
     def describe(self, model: Stack, bounds: Arrays, ask: Mapping[str, Any], labelled: bool) -> Arrays:
         """S2 and S3, in the wire form."""
-        from fedflux.algorithms.describe import Extractor, sent, sent_unlabelled
-        from fedflux.flux.projector import fit_projector
+        from fedflux.algorithms.flux.describe import Extractor, sent, sent_unlabelled
+        from fedflux.descriptors.projector import fit_projector
 
         box = read_bounds(bounds)
         projector = fit_projector(box, int(ask["components"]))

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from fedflux.data import Cohort, Federation
 from fedflux.data.dataset import Dataset, Examples
-from fedflux.data.dealing import ClientRows
-from fedflux.data.patterns import Pattern
+from fedflux.data.shifts.allocation import ClientRows
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.models.protocol import in_words
 

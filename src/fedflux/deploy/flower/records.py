@@ -13,9 +13,9 @@ from flwr.app import Array, ArrayRecord, RecordDict
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.wire import SCHEMA
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.flux.bounds import Bounds
-from fedflux.flux.wire import SCHEMA
 
 Arrays = Mapping[str, NDArray[np.generic]]
 

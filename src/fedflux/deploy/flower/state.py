@@ -6,14 +6,14 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.describe import Extractor
-from fedflux.algorithms.flux import GROWTH
-from fedflux.algorithms.heritage import carried_over
+from fedflux.algorithms.flux.describe import Extractor
+from fedflux.algorithms.flux.inheritance import carried_over
+from fedflux.algorithms.flux.plain import GROWTH
+from fedflux.algorithms.flux.trigger import should_cluster
+from fedflux.clustering import Clusterer, Clusters, find_clusters, takes
 from fedflux.deploy.flower.settings import FlowerSettings
+from fedflux.descriptors.wire import from_arrays, join_arrays
 from fedflux.engine.stack import Stack
-from fedflux.flux.clustering import Clusterer, Clusters, find_clusters, takes
-from fedflux.flux.trigger import should_cluster
-from fedflux.flux.wire import from_arrays, join_arrays
 
 Arrays = Mapping[str, NDArray[np.generic]]
 

@@ -1,0 +1,1 @@
+"""The methods that FLUX is compared with, one file each."""

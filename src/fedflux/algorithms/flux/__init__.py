@@ -1,0 +1,1 @@
+"""FLUX and its kin."""

@@ -1,0 +1,254 @@
+"""FLUX-dynamic: FLUX whose clients describe themselves again and again, and whose clusters follow when some drift."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.base import RoundMetrics
+from fedflux.algorithms.flux.describe import describe, describe_unlabelled
+from fedflux.algorithms.flux.general_model import hear
+from fedflux.algorithms.flux.inheritance import inherited
+from fedflux.algorithms.flux.plain import GROWTH, Flux, FluxState
+from fedflux.clustering import takes
+from fedflux.clustering.drift import add_descriptors, descend, drifted, with_past
+from fedflux.data import Cohort, Features, Federation
+from fedflux.descriptors.wire import client_bytes, from_arrays, put_arrays, to_arrays
+from fedflux.engine import Engine, Predictor, Stack, Verdict
+
+MEMORY = 32
+"""Past clusters kept, those that were somebody's last."""
+HALF, MORE = 0.5, 0.6
+"""The general model's part in the answer to an unseen client that fits a cluster, and to one that fits none: then it
+decides where the two are as sure of different answers. On MNIST two opinions were better than one (docs/drift.md)."""
+NAMED = 20
+"""Clients named in an event, at most."""
+
+
+@dataclass(frozen=True, eq=False)
+class DynamicState(FluxState):
+    """FLUX's state, whose models and clusters go on after those of now with past ones that nobody is in any more."""
+
+    used: tuple[int, ...] = ()
+    """The round in which each cluster last was somebody's."""
+    accuracy: tuple[float, ...] = ()
+    """Of each cluster's model on its members' validation parts, when it last had any."""
+    general_accuracy: float = 0.0
+    """Of the general model on everyone's validation parts, in the last round."""
+    releases: int = 1
+    """How often a client has described the same examples, at most: what a private run composes over."""
+    members: tuple[int, ...] = ()
+    """Who took part in the last round."""
+    told: tuple[int, ...] = ()
+    """The last chunk that each of `described` told: that of the round of its last description."""
+
+
+@dataclass(frozen=True)
+class FluxDynamic(Flux):
+    """Descriptors are made of disjoint chunks of the training data, one a round, so that tests compare fresh samples.
+
+    A client whose new chunk does not fit its earlier ones drifted. Then clusters are found anew, each going on from
+    the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
+    """
+
+    revision: ClassVar[int] = 5
+
+    def init(self, federation: Federation, engine: Engine) -> DynamicState:
+        """One model, nobody placed."""
+        return DynamicState(**vars(super().init(federation, engine)))
+
+    def round(self, state: FluxState, cohort: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
+        """Find out who joined, who left and who drifted; then train and average per cluster as FLUX does."""
+        assert isinstance(state, DynamicState)
+        state = replace(state, round=state.round + 1)
+        metrics = RoundMetrics()
+        if state.clusters is not None:
+            state = self._follow(state, cohort, engine, metrics)
+        trained = self._train(state, cohort, engine, metrics)
+        assert isinstance(trained, DynamicState)
+        state = trained
+        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
+        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
+        if state.general is not None:
+            everyone = Predictor.shared(state.general, np.ones(1), len(cohort))
+            state = _measured(state, cohort, scores, engine.evaluate(everyone, cohort, "validation"))
+        if state.clusters is None:
+            known = scores[~np.isnan(scores)]
+            state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
+            if self._fires(state):
+                state = self._cluster(state, cohort, engine, metrics)
+        return replace(state, members=cohort.ids), metrics
+
+    def _chunks(self, state: FluxState, cohort: Cohort, count: int | None = None) -> Cohort:
+        """The members with the last `count` of the chunks up to this round's; all of them where none is told."""
+        first = 0 if count is None else max(state.round - count, 0)
+        return cohort.chunks(first, state.round, max(self.settings.rounds, state.round))
+
+    def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
+        """First descriptions leave the chunks of later rounds alone."""
+        return self._chunks(state, cohort)
+
+    def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
+        """As FLUX; the model of everyone so far goes on as the general one."""
+        found = super()._cluster(state, cohort, engine, metrics)
+        assert isinstance(found, DynamicState)
+        return replace(
+            found,
+            general=state.models,
+            velocity=inherited(state.velocity, np.ones((len(found.models) + 1, 1))),
+            told=(state.round,) * len(found.described),
+            used=(state.round,) * len(found.models),
+            accuracy=(state.accuracies[-1],) * len(found.models),
+            general_accuracy=state.accuracies[-1],
+        )
+
+    def _follow(self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
+        """Newcomers, leavers and drift; clusters are found anew where somebody drifted or many came."""
+        self._tell_leavers(state, cohort, metrics)
+        before = state.described
+        placed = self._place_newcomers(state, cohort, engine, metrics)
+        assert isinstance(placed, DynamicState)
+        state, joined = placed, sorted(set(placed.described) - set(before))
+        if joined:
+            metrics.events.append(f"round {state.round}: {_clients(joined)} joined")
+        moved: list[int] = []
+        assert state.cluster_round is not None
+        if (state.round - state.cluster_round) % self.settings.redescribe == 0:
+            known = set(before)
+            members = replace(cohort, ids=tuple(client for client in cohort if client in known))
+            state, moved = self._redescribe(state, members, engine, metrics)
+        count = len(state.described)
+        grown = count == len(cohort.federation) > state.clustered or count >= GROWTH * state.clustered
+        if (moved or grown) and takes(self.settings.clusterer, count):
+            state = self._recluster(state, cohort.federation, metrics)
+        elif moved:
+            state = self._move(state, moved)
+        held = set(state.assignment[list(cohort.ids)].tolist())
+        return replace(state, used=tuple(state.round if m in held else last for m, last in enumerate(state.used)))
+
+    def _redescribe(
+        self, state: DynamicState, members: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> tuple[DynamicState, list[int]]:
+        """Compare each member's fresh chunk with what it told before; those that drifted tell all they hold now."""
+        place = {client: row for row, client in enumerate(state.described)}
+        # whoever joined since the last time told some of these chunks then
+        due = [client for client in members if state.told[place[client]] <= state.round - self.settings.redescribe]
+        members = replace(members, ids=tuple(due))
+        fresh = self._chunks(state, members, self.settings.redescribe)
+        if not len(fresh):
+            return state, []
+        assert state.extractor is not None
+        assert state.descriptors is not None
+        rows = np.array([place[client] for client in fresh])
+        with metrics.timed("descriptor"):
+            new = describe(state.extractor, fresh, engine)
+            old = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
+            changed = drifted(old, new, self.settings.false_alarms)
+            arrays = put_arrays(state.descriptors, rows, to_arrays(add_descriptors(old, new)))
+        share = fresh.sizes("train").sum() / max(members.sizes("train").sum(), 1)
+        metrics.send(fresh, up=client_bytes(new))
+        metrics.count(fresh, forward=share)
+        moved = [client for client, yes in zip(fresh, changed, strict=True) if yes]
+        if moved:
+            found = f"drift at {len(moved)} of {len(fresh)} clients"
+            metrics.events.append(f"round {state.round}: {found}: {_numbers(moved)}")
+            with metrics.timed("descriptor"):
+                now = describe(state.extractor, self._chunks(state, replace(members, ids=tuple(moved))), engine)
+                arrays = put_arrays(arrays, rows[changed], to_arrays(now))
+            metrics.send(moved, up=client_bytes(now))
+            metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
+        done = set(fresh)
+        told = tuple(state.round if k in done else last for k, last in zip(state.described, state.told, strict=True))
+        return replace(state, descriptors=arrays, told=told, releases=state.releases + (2 if moved else 1)), moved
+
+    def _move(self, state: DynamicState, moved: Sequence[int]) -> DynamicState:
+        """Those that drifted go to the clusters that they fit best now, where clusters cannot be found anew."""
+        assert state.clusters is not None
+        assert state.descriptors is not None
+        rows = np.flatnonzero(np.isin(state.described, moved))
+        now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
+        assignment = state.assignment.copy()
+        assignment[[state.described[row] for row in rows]] = state.clusters.place(
+            now, self.settings.calibrated_assignment
+        )
+        return replace(state, assignment=assignment)
+
+    def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
+        """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
+        assert state.clusters is not None
+        assert state.descriptors is not None
+        assert state.general is not None
+        descriptors = from_arrays(state.descriptors)
+        with metrics.timed("clustering"):
+            found = self._group(descriptors, federation, state.described)
+            came_from, same = descend(found.pool, state.clusters.pool, self.settings.clusterer.alpha)
+        left = np.setdiff1d(np.arange(len(state.used)), came_from[same])
+        latest = left[np.argsort([-state.used[m] for m in left], kind="stable")][:MEMORY]
+        kept = np.sort(latest)
+        assignment = state.assignment.copy()
+        assignment[list(state.described)] = found.labels
+        # what no old cluster equals goes on from the nearest, unless the general model has learnt more since
+        general = ~same & (np.array(state.accuracy)[came_from] < state.general_accuracy)
+        starts = np.where(general, len(state.models), came_from)
+        count, equal, near = len(same), int(same.sum()), int((~same & ~general).sum())
+        told = f"{count} clusters, {equal} go on as they were, {near} from the nearest, {int(general.sum())} from the"
+        metrics.events.append(f"round {state.round}: {told} general model; {len(kept)} past ones are remembered")
+        rows = [*starts.tolist(), *kept.tolist()]
+        return replace(
+            state,
+            models=Stack.together([state.models, state.general]).take(rows),
+            velocity=None if state.velocity is None else state.velocity.take([*rows, len(state.models)]),
+            assignment=assignment,
+            clusters=with_past(found, descriptors, state.clusters, kept),
+            clustered=len(state.described),
+            used=(*[state.round] * count, *(state.used[m] for m in kept)),
+            accuracy=tuple(state.accuracy[m] for m in (*came_from, *kept)),
+        )
+
+    def _tell_leavers(self, state: DynamicState, cohort: Cohort, metrics: RoundMetrics) -> None:
+        """Members of the last round that are missing, unless taking part is a matter of chance."""
+        gone = sorted(set(state.members) - set(cohort))
+        if gone and self.settings.everyone:
+            metrics.events.append(f"round {state.round}: {_clients(gone)} left")
+
+    def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+        """As FLUX; what they told goes up to this round's chunk."""
+        placed = super()._place_newcomers(state, cohort, engine, metrics)
+        assert isinstance(placed, DynamicState)
+        return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
+
+    def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
+        """The general model, and that of the cluster, now or past, whose P(X) fits best: a mixture of the two."""
+        assert isinstance(state, DynamicState)
+        if state.clusters is None or state.extractor is None or state.general is None:
+            return Predictor.shared(state.models, np.ones(1), len(features))
+        descriptors = describe_unlabelled(state.extractor, features, engine)
+        how = self.settings
+        found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
+        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
+        own = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
+        return hear(own, state.general, np.where(found.novel, MORE, HALF))
+
+
+def _measured(
+    state: DynamicState, cohort: Cohort, own: NDArray[np.float64], general: NDArray[np.float64]
+) -> DynamicState:
+    """The state that knows how good each cluster's model and the general one are on the members' validation parts."""
+    held, told = state.assignment[list(cohort.ids)], ~np.isnan(own)
+    if not told.any():
+        return state
+    accuracy = list(state.accuracy)
+    for m in np.unique(held[told & (held >= 0)]).tolist():
+        accuracy[m] = float(own[told & (held == m)].mean())
+    return replace(state, accuracy=tuple(accuracy), general_accuracy=float(general[told].mean()))
+
+
+def _numbers(clients: Sequence[int]) -> str:
+    told = ", ".join(map(str, clients[:NAMED]))
+    return told if len(clients) <= NAMED else f"{told}, …"
+
+
+def _clients(clients: Sequence[int]) -> str:
+    return f"{len(clients)} {'client' if len(clients) == 1 else 'clients'} ({_numbers(clients)})"

@@ -1,0 +1,1 @@
+"""What several methods use: averaging, momentum, fine-tuning, membership."""

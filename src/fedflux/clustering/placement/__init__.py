@@ -1,0 +1,1 @@
+"""Where a client belongs: distances to clusters, novelty and confidence."""

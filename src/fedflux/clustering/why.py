@@ -1,0 +1,104 @@
+"""Why two clusters differ: which labels and which classes, hence which shift, in words."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations, islice
+
+import numpy as np
+
+from fedflux.clustering.evidence import Index, Pool, compare
+
+MAX_PAIRS = 300
+MOST = 0.8
+"""From this share of the shared classes on, a change of appearance counts as one of all images: P(X)."""
+MATCH = 0.5
+"""A class is taken for relabelled if another class of the other cluster is nearer than this share of its distance."""
+
+
+@dataclass(frozen=True)
+class Why:
+    """One pair of clusters."""
+
+    clusters: tuple[int, int]
+    shift: str
+    """`P(X)`, `P(Y)`, `P(Y|X)`, `P(X|Y)`, two of them joined by ` + `, or `none` where no test tells them apart."""
+    classes: tuple[int, ...]
+    """The classes whose images differ."""
+    words: str
+
+
+def explain(pool: Pool, alpha: float, clusters: Sequence[int] | None = None) -> list[Why]:
+    """Every pair of clusters, or of some of them, up to 300 pairs."""
+    pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), MAX_PAIRS))
+    if not pairs:
+        return []
+    first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
+    evidence = compare(pool, first, second)
+    answers = []
+    for row, pair in enumerate(pairs):
+        comparable = np.flatnonzero(evidence.classes[row] < 0).astype(np.int64)
+        changed = np.flatnonzero(evidence.classes[row] < np.log(alpha / max(len(comparable), 1) / len(pairs))).astype(
+            np.int64
+        )
+        labels_differ = bool(evidence.labels[row] < np.log(alpha / len(pairs)))
+        answers.append(_explain_pair(pool, pair, comparable, changed, labels_differ))
+    return answers
+
+
+def _explain_pair(pool: Pool, pair: tuple[int, int], comparable: Index, changed: Index, labels_differ: bool) -> Why:
+    shifts, words = [], []
+    if len(changed):
+        swaps = _relabelled(pool, pair, changed)
+        names = ", ".join(str(u) for u in changed)
+        if 2 * len(swaps) >= len(changed):
+            shifts.append("P(Y|X)")
+            told = ", ".join(f"{u} of cluster {pair[0]} is {v} of cluster {pair[1]}" for u, v in swaps.items())
+            words.append(f"the same images carry other labels: class {told}")
+        elif len(changed) >= MOST * len(comparable):
+            shifts.append("P(X)")
+            words.append(f"images look different in {len(changed)} of {len(comparable)} shared classes")
+        else:
+            shifts.append("P(X|Y)")
+            plural = "class" if len(changed) == 1 else "classes"
+            words.append(f"images of {plural} {names} look different, those of the other shared classes do not")
+    if labels_differ:
+        shifts.insert(0, "P(Y)")
+        words.insert(0, _label_words(pool, pair))
+    if not shifts:
+        return Why(pair, "none", (), f"clusters {pair[0]} and {pair[1]}: no single test tells them apart")
+    text = f"clusters {pair[0]} and {pair[1]} differ in {' and '.join(shifts)}: {'; '.join(words)}"
+    return Why(pair, " + ".join(shifts), tuple(int(u) for u in changed), text)
+
+
+def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, int]:
+    """Changed classes u of the first cluster whose images are found under another label v in the second."""
+    a, b = pair
+    held = np.flatnonzero(pool.weight[b] >= 1)
+    found = {}
+    for u in changed:
+        spread = (pool.covariance[a, u] + pool.covariance[b, held]) / 2
+        length = spread.shape[-1]
+        ridge = 1e-6 * np.trace(spread, axis1=1, axis2=2)[:, None, None] / length + 1e-30
+        gap = pool.mean[a, u] - pool.mean[b, held]
+        distance = (gap * np.linalg.solve(spread + ridge * np.eye(length), gap[..., None])[..., 0]).sum(axis=1)
+        nearest = int(held[distance.argmin()])
+        own = distance[held == u]
+        if nearest != u and len(own) and distance.min() < MATCH**2 * own[0]:
+            found[int(u)] = nearest
+    # exchanged labels map the changed classes onto each other, one to one; a turned 6 that looks like a 9 does not
+    moved = {u: v for u, v in found.items() if v in changed}
+    return moved if len(set(moved.values())) == len(moved) else {}
+
+
+def _label_words(pool: Pool, pair: tuple[int, int]) -> str:
+    counts = pool.labels[list(pair)]
+    counts = np.where(counts > 2 * np.sqrt(pool.label_noise[list(pair), None]), counts, 0)
+    shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
+    only = [[int(u) for u in np.flatnonzero((shares[i] > 0) & (shares[1 - i] == 0))] for i in (0, 1)]
+    told = [f"only cluster {pair[i]} has {', '.join(map(str, only[i]))}" for i in (0, 1) if only[i]]
+    if told:
+        return "label shares differ (" + "; ".join(told) + ")"
+    most = int(np.abs(shares[0] - shares[1]).argmax())
+    return (
+        f"label shares differ (most in class {most}: {100 * shares[0][most]:.1f} % and {100 * shares[1][most]:.1f} %)"
+    )

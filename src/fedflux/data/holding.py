@@ -1,0 +1,109 @@
+"""What one client sees of its own data when it is asked something: the only place where data becomes an answer."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.data.cohort import Cohort
+from fedflux.data.labelled import Features, Labelled, Split
+
+Positions = NDArray[np.int64]
+
+
+class Holding(Protocol):
+    """One client's own view of what it holds."""
+
+    client: int
+    classes: int
+
+    def size(self, split: Split) -> int:
+        """How many examples, copies included."""
+
+    def copies(self, split: Split) -> int:
+        """How often each stored example is held."""
+
+    def rows(self, split: Split) -> NDArray[np.int64]:
+        """What each stored example is a copy of: equal numbers are equal examples."""
+
+    def labels(self, split: Split) -> NDArray[np.int64]:
+        """The labels of the stored examples; a client without labels has none to tell."""
+
+    def data(self, split: Split) -> Labelled:
+        """The examples themselves."""
+
+
+@dataclass(frozen=True, eq=False)
+class ClientHolding:
+    """A client of a federation."""
+
+    cohort: Cohort
+    client: int
+
+    @property
+    def classes(self) -> int:
+        """U."""
+        return self.cohort.federation.classes
+
+    def size(self, split: Split) -> int:
+        """How many examples, copies included."""
+        return self.cohort.federation.size(self.client, split)
+
+    def copies(self, split: Split) -> int:
+        """How often each stored example is held."""
+        return self.cohort.federation.copies(split)
+
+    def rows(self, split: Split) -> NDArray[np.int64]:
+        """The source rows of the stored examples."""
+        return self.cohort.federation.labels(self.client, split)[0]
+
+    def labels(self, split: Split) -> NDArray[np.int64]:
+        """As the client gives them."""
+        return self.cohort.federation.labels(self.client, split)[1]
+
+    def data(self, split: Split) -> Labelled:
+        """As tensors."""
+        return self.cohort.data(self.client, split)
+
+
+@dataclass(frozen=True, eq=False)
+class LooseHolding:
+    """Images that belong to no federation: the same answer for whatever split is asked, and no labels."""
+
+    features: Features
+    client: int
+    classes: int = 0
+
+    def size(self, split: Split) -> int:
+        """How many images, copies included."""
+        return len(self.features)
+
+    def copies(self, split: Split) -> int:
+        """How often each image is held."""
+        return self.features.copies
+
+    def rows(self, split: Split) -> NDArray[np.int64]:
+        """A number for every image, the same for equal ones."""
+        return np.array([hash(image.tobytes()) for image in self.features.x.cpu().numpy()], dtype=np.int64)
+
+    def labels(self, split: Split) -> NDArray[np.int64]:
+        """There are none."""
+        raise ValueError("this client has no labels")
+
+    def data(self, split: Split) -> Labelled:
+        """There are no labelled examples."""
+        raise ValueError("this client has no labels")
+
+
+@dataclass(frozen=True, eq=False)
+class Pass:
+    """One pass of a client's examples through the encoder: a statistic of the latents of one split."""
+
+    split: Split
+    statistic: Any
+    """What sums the latents up, batch by batch (`engine.base.Statistic`)."""
+    labelled: bool = True
+    chosen: Callable[[Holding], Positions | None] | None = None
+    """Which stored examples enter, None for all; without it, all do. A client with none of them is passed over."""

@@ -1,0 +1,1 @@
+"""How simulated clients differ: patterns, levels, drift."""

@@ -1,0 +1,1 @@
+"""Descriptors with differential privacy: what is released, and what it costs."""

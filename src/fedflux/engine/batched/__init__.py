@@ -1,0 +1,1 @@
+"""Many clients at once in one model, for GPUs and small models."""

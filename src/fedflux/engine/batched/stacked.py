@@ -1,0 +1,231 @@
+"""All clients of a cohort as one batched model: for GPUs, and for models so small that a loop is all overhead."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call, vmap
+
+from fedflux.data import Cohort
+from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.batched.inference import BatchedEngine
+from fedflux.engine.batched.replay import ReplayEngine
+from fedflux.engine.batched.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for, together
+from fedflux.engine.kernels.fused import with_fused_layers
+from fedflux.engine.loop import check_finite, has_batch_norm
+from fedflux.engine.rules import Extras, LossRule, Rule
+from fedflux.engine.schedule import schedules
+from fedflux.engine.stack import Parameters, Stack
+
+SHARE = 0.4
+"""The part of the free GPU memory that a chunk of clients may take."""
+ON_CPU = 64
+"""Clients stacked at once on a CPU: more gain nothing there."""
+KEPT = 4
+"""Steppers, and so CUDA graphs, kept for the rounds to come."""
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """What a stepper can be used again for."""
+
+    rule: Rule
+    evaluating: bool
+    shape: tuple[int, int, int]
+    sets: int
+    extras: tuple[tuple[str, tuple[int, ...]], ...]
+
+
+class StackedEngine(BatchedEngine):
+    """Trains all clients in one step mapped over them, chunk by chunk where memory is short."""
+
+    name = "stacked"
+
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str = "cpu",
+        precision: str = "fp32",
+        pixels: tuple[float, float] = (0.5, 0.5),
+        compiled: bool = False,
+    ) -> None:
+        super().__init__(model, device, precision, pixels)
+        # torch.compile cannot map the gradients of fused layers, which gain more than compiling does
+        self._compiled = compiled and self._model is model
+        self._steppers: dict[_Kind, Stepper] = {}
+        self._advances: dict[Rule, Advance] = {}
+        self._per_client: dict[tuple[Rule, bool, int], float] = {}
+
+    def _prepared(self, model: nn.Module) -> nn.Module:
+        """Fused on a GPU, where convolutions of many clients would be grouped ones."""
+        return with_fused_layers(model) if torch.device(self.device).type == "cuda" else model
+
+    def apply(self, params: Parameters, x: Tensor) -> Tensor:
+        """Logits under these parameters, in a form that can be mapped and compiled."""
+        with self._autocast():
+            logits: Tensor = functional_call(self._model, params, (x,))
+        return logits.to(self._dtype)
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Sequence[Extras] | None = None,
+    ) -> Stack:
+        """Local training of all jobs side by side."""
+        rule = rule or LossRule(training.optimiser)
+        told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
+        self._model.train(not training.evaluating)
+        size = self._chunk_size(start, cohort, jobs, training, rule, told)
+        # clients of like size together, so that few steps run half empty
+        order = np.argsort([cohort.federation.size(job.client, training.split) for job in jobs], kind="stable")
+        order = order if size < len(jobs) else np.arange(len(jobs))
+        parts = [
+            self._chunk(start, cohort, [jobs[k] for k in some], training, key, rule, [told[k] for k in some])
+            for some in (order[begin : begin + size] for begin in range(0, len(jobs), size))
+        ]
+        back = torch.as_tensor(np.argsort(order), device=self.device)
+        trained = Stack(
+            {name: torch.cat([part.tensors[name] for part in parts])[back].flatten(0, 1) for name in parts[0].tensors}
+        )
+        check_finite(trained, jobs, key)
+        return trained
+
+    def _chunk(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: list[Job],
+        training: Training,
+        key: Key,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> Stack:
+        """Some jobs side by side; the result has axes (jobs, parameter sets, …)."""
+        clients = tuple(job.client for job in jobs)
+        sizes = [cohort.federation.size(client, training.split) for client in clients]
+        sets = _sets(start, jobs)
+        beside = together(extras, self.device)
+        steps = room_for(max(-(-size // training.batch_size) for size in sizes))
+        shape = (steps, len(jobs), training.batch_size)
+        stepper = self._stepper(rule, cohort, clients, training, shape, sets, beside)
+        stepper.load(sets, beside)
+        for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
+            stepper.begin(epoch.positions, epoch.real)
+            for whole in epoch.whole.tolist():
+                stepper.step(whole)
+        return Stack({name: torch.stack([one[name] for one in stepper.params], dim=1) for name in stepper.params[0]})
+
+    def _stepper(
+        self,
+        rule: Rule,
+        cohort: Cohort,
+        clients: tuple[int, ...],
+        training: Training,
+        shape: tuple[int, int, int],
+        sets: Sets,
+        extras: Extras,
+    ) -> Stepper:
+        """One that was made before for as many clients, turned to these, or a new one."""
+        held = self.resident(cohort, clients, training.split)
+        # one made for a tensor that has since been replaced would keep it alive
+        self._steppers = {kind: one for kind, one in self._steppers.items() if one.data.x is held.x}
+        shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
+        kind = _Kind(rule, training.evaluating, shape, len(sets), shapes)
+        found = self._steppers.get(kind)
+        if found is not None:
+            found.data.turn_to(held)
+            return found
+        while len(self._steppers) >= KEPT:
+            self._steppers.pop(next(iter(self._steppers)))
+        own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
+        kept = {name: tensor.clone() for name, tensor in extras.items()}
+        self._steppers[kind] = Stepper(self._advance(rule), self._fresh(rule), own, kept, Resident.of(held), shape)
+        return self._steppers[kind]
+
+    def _advance(self, rule: Rule) -> Advance:
+        if rule not in self._advances:
+            advance = mapped_advance(rule, self, self._images)
+            self._advances[rule] = torch.compile(advance, dynamic=False) if self._compiled else advance
+        return self._advances[rule]
+
+    def _fresh(self, rule: Rule) -> Any:
+        return vmap(lambda sets: rule.start(Mapped(self), sets))
+
+    def _chunk_size(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> int:
+        """How many clients fit; on a GPU measured on one step of two of them."""
+        if torch.device(self.device).type != "cuda":
+            return min(len(jobs), ON_CPU)
+        if len(jobs) <= 2:
+            return len(jobs)
+        kind = (rule, training.evaluating, len(jobs[0].models))
+        if kind not in self._per_client:
+            self._per_client[kind] = self._measure(start, cohort, jobs, training, rule, extras)
+        free = torch.cuda.mem_get_info(self.device)[0]
+        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
+        return int(min(len(jobs), max(1.0, SHARE * free // self._per_client[kind])))
+
+    def _measure(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        rule: Rule,
+        extras: list[Extras],
+    ) -> float:
+        """Bytes that a client takes during a step."""
+        pair = jobs[:2]
+        clients = tuple(job.client for job in pair)
+        sets = _sets(start, pair)
+        data = Resident.of(self.resident(cohort, clients, training.split))
+        where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
+        torch.cuda.synchronize(self.device)
+        torch.cuda.reset_peak_memory_stats(self.device)
+        before = torch.cuda.memory_allocated(self.device)
+        memory = self._fresh(rule)(sets)
+        index = torch.zeros(2, dtype=torch.int64, device=self.device)
+        advance = mapped_advance(rule, self, self._images)
+        advance(sets, memory, together(extras[:2], self.device), data, where, None, index)
+        torch.cuda.synchronize(self.device)
+        return max((torch.cuda.max_memory_allocated(self.device) - before) / 2, 1.0)
+
+
+def _sets(start: Stack, jobs: Sequence[Job]) -> Sets:
+    """The parameter sets that the jobs begin from, side by side."""
+    return tuple(dict(start.take([job.models[s] for job in jobs]).tensors) for s in range(len(jobs[0].models)))
+
+
+def stacked_engine(
+    model: nn.Module,
+    device: str = "cpu",
+    precision: str = "fp32",
+    pixels: tuple[float, float] = (0.5, 0.5),
+    compiled: bool = False,
+) -> BatchedEngine:
+    """The engine that stacks clients, or replays them side by side where the model may not be stacked.
+
+    Layers that draw (dropout) draw for one client at a time, so models with them are trained as in the loop.
+    """
+    if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
+        engine = BatchedEngine(model, device, precision, pixels)
+        engine.name = "stacked"
+        return engine
+    if has_batch_norm(model):
+        return ReplayEngine(model, device, precision, pixels, compiled)
+    return StackedEngine(model, device, precision, pixels, compiled)

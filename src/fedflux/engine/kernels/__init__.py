@@ -1,0 +1,1 @@
+"""Fused layers, and chains of layers trained without autograd."""

@@ -1,0 +1,1 @@
+"""Clients over the cores of one machine."""

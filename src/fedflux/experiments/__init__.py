@@ -1,1 +1,0 @@
-"""What is asked: configuration, presets, the runner and what it leaves on disk."""

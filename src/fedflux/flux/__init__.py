@@ -1,1 +1,0 @@
-"""The method: bounds, projector, moments, descriptor, trigger, clustering, assignment. Arrays in, arrays out."""

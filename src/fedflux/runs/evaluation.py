@@ -1,0 +1,203 @@
+"""What a trained run is asked: both accuracies, the clusters beside the truth, why they differ, the costs."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms import READS, Algorithm, RoundMetrics
+from fedflux.algorithms.shared.finetune import finetune
+from fedflux.data import Cohort, Federation
+from fedflux.data.shifts.patterns import shift_parts
+from fedflux.engine import Engine, Key, Predictor
+from fedflux.runs.config import RunConfig
+from fedflux.runs.scores import client_scores, cluster_scores
+from fedflux.clustering.why import explain
+
+TUNED = 64
+"""Clients that are fine-tuned side by side."""
+LISTED = 1000
+"""Clients whose test-time distances to all clusters are listed in the result."""
+
+
+@dataclass(frozen=True, eq=False)
+class Placements:
+    """Where the test phase put clients: everyone's cluster and the distance to it, and the first clients in full."""
+
+    client: NDArray[np.int64]
+    cluster: NDArray[np.int64]
+    distance: NDArray[np.float64]
+    listed: list[dict[str, Any]]
+    """`client`, `cluster` and `distances` to all clusters, `novel`, `novelty_score` and `confidence`."""
+    novel: NDArray[np.bool_] | None = None
+    """Who fits no cluster, where the method can tell."""
+    score: NDArray[np.float64] | None = None
+    confidence: NDArray[np.float64] | None = None
+
+    @property
+    def judged(self) -> bool:
+        """Whether it is known who is new."""
+        return self.novel is not None
+
+    @staticmethod
+    def of(predictor: Predictor, holders: Cohort) -> "Placements | None":
+        """Those of one part of the clients, None where the choice was not made by a distance."""
+        if predictor.distances is None:
+            return None
+        verdict, client = predictor.verdict, np.array(holders.ids)
+        cluster = predictor.weights.argmax(axis=1) if verdict is None else verdict.chosen
+        columns = zip(client[:LISTED].tolist(), cluster.tolist(), predictor.distances, strict=False)
+        listed = [{"client": k, "cluster": m, "distances": distances} for k, m, distances in columns]
+        distance = predictor.distances[np.arange(len(client)), cluster]
+        if verdict is None:
+            return Placements(client, cluster, distance, listed)
+        said = zip(listed, verdict.novel.tolist(), verdict.score.tolist(), verdict.confidence.tolist(), strict=False)
+        for line, novel, score, confidence in said:
+            line |= {"novel": novel, "novelty_score": score, "confidence": confidence}
+        return Placements(client, cluster, distance, listed, verdict.novel, verdict.score, verdict.confidence)
+
+    @staticmethod
+    def join(parts: Sequence["Placements"]) -> "Placements | None":
+        """One after another."""
+        if not parts:
+            return None
+        return Placements(
+            np.concatenate([part.client for part in parts]),
+            np.concatenate([part.cluster for part in parts]),
+            np.concatenate([part.distance for part in parts]),
+            [line for part in parts for line in part.listed][:LISTED],
+            *(_joined([getattr(part, name) for part in parts]) for name in ("novel", "score", "confidence")),
+        )
+
+
+def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
+    there = [part for part in parts if part is not None]
+    return np.concatenate(there) if len(there) == len(parts) else None
+
+
+def evaluate(
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    state: Any,
+    everyone: Cohort,
+    engine: Engine,
+    on_part: Callable[[Cohort], None],
+    work: RoundMetrics,
+    unseen: Federation | None = None,
+) -> tuple[dict[str, Any], Placements | None]:
+    """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
+
+    `unseen` is what the test phase meets where that is not what training ended with (a drift at test time).
+    Fine-tuned models are for known clients: an unseen one has no labels to tune with.
+
+    Clients are asked some at a time and forgotten, so that memory does not grow with the federation. What is computed
+    beyond evaluation is counted in `work`.
+    """
+    known = np.full(len(everyone), np.nan)
+    test = np.full(len(everyone), np.nan)
+    kept = np.zeros(len(everyone), dtype=np.int64)
+    placed: list[Placements] = []
+    for part in _asked(everyone, config):
+        ids = list(part.ids)
+        own = algorithm.known(state, part, engine)
+        if own is not None:
+            if config.finetune and "finetune" in READS[config.algorithm]:
+                last = Key(config.seed, config.rounds)
+                own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
+                work.count(part, training=config.finetune)
+            known[ids] = engine.evaluate(own, part, "test")
+        met = part.federation if unseen is None else unseen
+        holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
+        if "pygx" not in shift_parts(config.shift) and len(holders):
+            predictor = algorithm.unseen(state, holders.features("test"), engine)
+            if predictor is not None:
+                test[list(holders.ids)] = known[list(holders.ids)]
+                others = _answered_otherwise(predictor, holders, own, part)
+                if len(others):
+                    rest = met.cohort(np.array(holders.ids)[others])
+                    answer = replace(predictor, weights=predictor.weights[others], distances=None, verdict=None)
+                    test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
+                placed += filter(None, [Placements.of(predictor, holders)])
+        on_part(part)
+    placements = Placements.join(placed)
+    scores = {**client_scores(known, "known"), **client_scores(test, "test")}
+    listed = None if placements is None else placements.listed
+    tuned = {"finetuned_epochs": kept} if config.finetune else {}
+    novel = None if placements is None or placements.novel is None else float(placements.novel.mean())
+    placing = {"novel": novel, "test_placements": listed}
+    return {**scores, **tuned, "worst": scores["known_worst"], **placing}, placements
+
+
+def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
+    """The clients in parts; few at a time where each is given a model of its own."""
+    for part in everyone.parts("test") if config.until is None else ():
+        step = TUNED if config.finetune else len(part)
+        for begin in range(0, len(part), step):
+            yield replace(part, ids=part.ids[begin : begin + step])
+
+
+def _answered_otherwise(
+    predictor: Predictor, holders: Cohort, own: Predictor | None, part: Cohort
+) -> NDArray[np.int64]:
+    """Positions of the holders that the test phase gives other models than known association does.
+
+    The rest are scored already: in a large federation that is most of the work.
+    """
+    if (
+        own is None
+        or holders.federation is not part.federation
+        or predictor.stack is not own.stack
+        or predictor.adaptation is not own.adaptation
+    ):
+        return np.arange(len(holders))
+    weights = own.weights[np.searchsorted(part.ids, holders.ids)]
+    return np.flatnonzero((weights != predictor.weights).any(axis=1))
+
+
+def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federation) -> dict[str, Any]:
+    """Who is in which cluster, and how that compares with the truth where there is one."""
+    labels, truth = algorithm.assignment(state), federation.truth
+    placed = labels >= 0
+    who = {"assignment": labels, "truth": truth}
+    if not placed.any():
+        return {**cluster_scores(np.zeros(1, dtype=np.int64), None), "clusters_found": None, **who}
+    return {**cluster_scores(labels[placed], None if truth is None else truth[placed]), **who}
+
+
+def why_clusters_differ(config: RunConfig, algorithm: Algorithm[Any], state: Any) -> list[dict[str, Any]] | None:
+    """Every pair of clusters in words, where the method makes descriptors; past ones are nobody's and left out."""
+    described = algorithm.described(state)
+    if described is None:
+        return None
+    held = np.unique(described.labels).tolist()
+    return [asdict(pair) for pair in explain(described.clusters.pool, config.significance, held)]
+
+
+def costs(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    """Seconds by phase and bytes, over all rounds."""
+    records = list(records)
+    phases = {p: sum(r["seconds"].get(p, 0.0) for r in records) for p in ("training", "descriptor", "clustering")}
+    return {
+        **{f"seconds_{phase}": seconds for phase, seconds in phases.items()},
+        "bytes_up": sum(sum(r["bytes_up"].values()) for r in records),
+        "bytes_down": sum(sum(r["bytes_down"].values()) for r in records),
+        **_per_client_round(records),
+    }
+
+
+def _per_client_round(records: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Models to and from a client, and its forward and training passes over its own data, on average in a round.
+
+    Whatever is done after the last round for clients that never took part counts too.
+    """
+    turns = sum(len(record["validation"]) for record in records)
+    names = {
+        "models_down": "models_down",
+        "models_up": "models_up",
+        "forward_passes": "forward",
+        "training_passes": "training",
+    }
+    totals = {name: sum(r.get("work", {}).get(key, 0.0) for r in records) for name, key in names.items()}
+    return {name: total / turns if turns else None for name, total in totals.items()}

@@ -1,0 +1,195 @@
+"""One federation, one algorithm: from settings to a result on disk, begun anew or gone on with."""
+
+import gc
+import platform
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+import numpy as np
+import torch
+
+from fedflux import __version__
+from fedflux.algorithms import OWN_RULE, make_algorithm
+from fedflux.data import Federation, partition
+from fedflux.data.dataset import Dataset
+from fedflux.data.sources import load
+from fedflux.engine import Engine, Work, make_engine, one_thread
+from fedflux.errors import FedfluxError
+from fedflux.runs.config import RunConfig
+from fedflux.runs.identity import HOW_AND_WHERE, folder_name, group, identity, label, revision
+from fedflux.runs.storage.folder import (
+    CONFIG_FILE,
+    RESULT_FILE,
+    ROUNDS_FILE,
+    clear,
+    held,
+    read_config,
+    record_finish,
+)
+from fedflux.runs.session import Listener, Session, StoppedError, cohort_size
+from fedflux.runs.storage.store import STORE_FILE, Store
+from fedflux.runs.tracking import check_trackers
+from fedflux.files import read_lines, read_object, write_json
+
+NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label"}
+
+
+def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dataset | None = None) -> dict[str, Any]:
+    """Run, evaluate, save; the answer is what `fedflux run --json` prints.
+
+    Everything that can be wrong with the input is found before the run folder is made. With `resume` the run in the
+    folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
+    a finished one is answered from disk. `dataset` saves loading it again.
+    """
+    _free_device()  # of a run that failed: its traceback held on to it then
+    try:
+        return _run(config, on_round, dataset)
+    finally:
+        _free_device()
+
+
+def _free_device() -> None:
+    """Give back what a run held on a GPU: engines and their recorded steps refer to each other, so nobody else does."""
+    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) -> dict[str, Any]:
+    begin = perf_counter()
+    check_trackers(config.track)
+    federation, config = build_federation(config, dataset)
+    _check_clusters(config, federation)
+    path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
+    told = _told(config, federation)
+    begun = _begun(path, told) if config.resume else None
+    if begun is not None:
+        config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
+    algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
+    view = federation if algorithm.uses_truth else federation.blind()
+    with one_thread():
+        engine = engine_for(config, view)
+        state = algorithm.init(view, engine)
+        with held(path) as folder:
+            store = None if config.store == "none" else Store(Path(config.store or folder.parent / STORE_FILE))
+            if begun is None:
+                clear(folder)
+                begun = {**told, "ran_on": _ran_on(engine)}
+                write_json(folder / CONFIG_FILE, begun)
+            result = read_object(folder / RESULT_FILE)
+            if result is None:
+                session = Session(config, algorithm, engine, federation, view, folder, on_round, begin)
+                result = session.to_the_end(state, begun)
+            else:
+                record_finish(folder)
+            if store is not None:
+                _enter(store, folder, begun, result)
+    return result
+
+
+def _enter(store: Store, folder: Path, begun: Mapping[str, Any], result: Mapping[str, Any]) -> None:
+    """Put the finished run into the store; a run that was resumed just for this is there already, or goes in now."""
+    try:
+        store.add(begun, result, read_lines(folder / ROUNDS_FILE))
+    except sqlite3.Error as error:
+        words = f"the run is finished and kept in {folder}, but could not enter {store.path}: {error}"
+        raise StoppedError(f"{words} (--resume tries again)") from error
+
+
+def _told(config: RunConfig, federation: Federation) -> dict[str, Any]:
+    """What config.json holds: the settings in force, and which run that makes it."""
+    checksum = federation.dataset.checksum
+    settings = {key: value for key, value in asdict(config).items() if key != "resume"}
+    return {
+        **settings,
+        "command": config.command(),
+        "identity": identity(config, checksum),
+        "checksum": checksum,
+        "revision": revision(config),
+        "group": group(config, checksum),
+        "label": label(config),
+    }
+
+
+def _ran_on(engine: Engine) -> dict[str, str]:
+    """What may change the last digits: a run is continued on the same engine and device."""
+    return {
+        "engine": engine.name,
+        "device": engine.device,
+        "precision": engine.precision,
+        "torch": torch.__version__,
+        "machine": platform.machine(),
+        "fedflux": __version__,
+    }
+
+
+def _begun(path: Path, told: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The run that a folder holds, None where it holds none; one with other settings cannot be continued with these."""
+    begun = read_config(path)
+    if begun is None or begun.get("identity") == told["identity"]:
+        return begun
+    differing = [key for key in told if key in begun and told[key] != begun[key] and key not in NOT_NUMBERS]
+    words = ", ".join(f"{key} {begun[key]}, not {told[key]}" for key in differing) or "an older version of fedflux"
+    instead = "name another --out, or leave out --resume to delete it and start anew"
+    raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; {instead}")
+
+
+def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
+    """Refuse settings that no run could begin with, as far as the first federation of each algorithm shows it."""
+    for config in configs:
+        check_trackers(config.track)
+        federation, decided = build_federation(config, dataset)
+        _check_clusters(decided, federation)
+        algorithm = make_algorithm(decided.algorithm, decided.settings(_true_clusters(federation)))
+        view = federation if algorithm.uses_truth else federation.blind()
+        algorithm.init(
+            view, engine_for(replace(decided, engine="loop" if decided.engine == "auto" else decided.engine), view)
+        )
+
+
+def _true_clusters(federation: Federation) -> int | None:
+    """How many clusters there are; who is in which stays hidden from methods that are told the number only."""
+    return None if federation.truth is None else len(np.unique(federation.truth))
+
+
+def engine_for(config: RunConfig, view: Federation) -> Engine:
+    """The engine of a run, `auto` picking by how much there is to do."""
+    some = range(min(len(view), 20))
+    work = Work(
+        clients=cohort_size(view, config),
+        samples=sum(view.size(client, "train") for client in some) / len(some),
+        batch_size=config.batch_size,
+        epochs=config.epochs,
+        rounds=config.rounds,
+        own_rule=config.algorithm in OWN_RULE,
+    )
+    return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work)
+
+
+def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:
+    """Load and partition the data; the config comes back with `model` and `clients` decided."""
+    if dataset is None:
+        dataset = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
+    federation = partition(dataset, config.partition())
+    model = decide_model(config, dataset.image_shape)
+    return federation, replace(config, model=model, clients=len(federation))
+
+
+def decide_model(config: RunConfig, image_shape: tuple[int, int, int]) -> str:
+    """`auto`: LeNet-5, or an MLP for images too small for its convolutions."""
+    if config.model != "auto":
+        return config.model
+    return "lenet5" if min(image_shape[1:]) >= 12 else "mlp"
+
+
+def _check_clusters(config: RunConfig, federation: Federation) -> None:
+    """Refuse more clusters than clients can fill, before the rounds that lead to clustering."""
+    if config.algorithm != "flux" or config.clusterer != "kmeans" or not isinstance(config.clusters, int):
+        return
+    members = cohort_size(federation, config)
+    if config.clusters > members:
+        raise FedfluxError(f"--clusters {config.clusters}, but {members} clients take part in a round: ask for fewer")

@@ -1,0 +1,1 @@
+"""Many runs: comparisons, reports, benchmarks, fidelity."""

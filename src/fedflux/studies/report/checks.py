@@ -1,0 +1,100 @@
+"""What the files of a run must hold to be shown; files that a person or a fault has changed are told by one line."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.errors import FedfluxError
+from fedflux.runs.storage.folder import CONFIG_FILE, RESULT_FILE, ROUNDS_FILE, SAMPLES_FILE
+from fedflux.studies.summary import WORK
+
+TEXTS = ("algorithm", "dataset", "shift", "group")
+PLACES = ("level", "seed")
+FIGURES = (
+    *("known", "known_worst", "known_quantile10", "test", "test_worst", "test_quantile10", "pairs_right", "ari", "nmi"),
+    *("clusters_found", "clusters_true", "cluster_round", "bytes_up", "bytes_down", *WORK),
+    *("seconds", "seconds_training", "seconds_descriptor", "seconds_clustering"),
+)
+
+
+def checked_result(result: dict[str, Any] | None, clients: Any) -> dict[str, Any]:
+    """A result whose figures are numbers and whose lists have an entry a client."""
+    if result is None:
+        raise FedfluxError(f"{RESULT_FILE} is no JSON object")
+    for key in FIGURES:
+        if result.get(key) is not None and not _is_number(result[key]):
+            raise FedfluxError(f"{RESULT_FILE}: {key} is no number")
+    assignment = result.get("assignment")
+    if not _is_list(assignment, int) or not assignment:
+        raise FedfluxError(f"{RESULT_FILE} has no assignment of clients to clusters")
+    count = clients if isinstance(clients, int) else len(assignment)
+    whole, scores = ("assignment", "truth", "test_truth"), ("known_per_client", "test_per_client")
+    for key, kind in (*((key, int) for key in whole), *((key, float) for key in scores)):
+        values = result.get(key)
+        if values is not None and not (_is_list(values, kind) and len(values) == count):
+            raise FedfluxError(f"{RESULT_FILE}: {key} has not one number for each of {count} clients")
+    placed = result.get("test_placements") or []
+    if any(not 0 <= place["client"] < count or not _is_list(place["distances"], float) for place in placed):
+        raise FedfluxError(f"{RESULT_FILE}: test_placements names clients or distances that are none")
+    return result
+
+
+def checked_row(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the summaries that says which cell it is."""
+    for key in TEXTS:
+        if not isinstance(row[key], str):
+            raise FedfluxError(f"{CONFIG_FILE} has no {key}")
+    for key in PLACES:
+        if not _is_number(row[key]):
+            raise FedfluxError(f"{CONFIG_FILE} has no {key}")
+    for key in ("clients", "participation"):
+        if row[key] is not None and not _is_number(row[key]):
+            raise FedfluxError(f"{CONFIG_FILE}: {key} is no number")
+    return row
+
+
+def checked_rounds(lines: Sequence[Any]) -> list[dict[str, Any]]:
+    """Lines of the round log, each with its number and numbers by client."""
+    for place, line in enumerate(lines, start=1):
+        whole = isinstance(line, dict) and isinstance(line.get("round"), int)
+        if not whole or not all(
+            _is_table(line.get(key, {})) for key in ("validation", "bytes_up", "bytes_down", "seconds")
+        ):
+            raise FedfluxError(f"{ROUNDS_FILE}: line {place} is no round")
+        if not all(key.isdecimal() for key in line.get("validation", {})):
+            raise FedfluxError(f"{ROUNDS_FILE}: line {place} names a client that is none")
+    return list(lines)
+
+
+def checked_samples(arrays: dict[str, NDArray[Any]] | None, clients: int) -> dict[str, NDArray[Any]] | None:
+    """Images (uint8, height × width × 1 or 3) with client and label each."""
+    if arrays is None:
+        return None
+    missing = [key for key in ("client", "label", "image") if key not in arrays]
+    if missing:
+        raise FedfluxError(f"{SAMPLES_FILE} has no {', '.join(missing)}")
+    owner, label, image = arrays["client"], arrays["label"], arrays["image"]
+    if image.ndim != 4 or image.dtype != np.uint8 or image.shape[-1] not in (1, 3):
+        raise FedfluxError(f"{SAMPLES_FILE} holds no images")
+    if not owner.shape == label.shape == image.shape[:1] or {owner.dtype.kind, label.dtype.kind} - set("iu"):
+        raise FedfluxError(f"{SAMPLES_FILE} has not one client and one label for each image")
+    if len(owner) and not 0 <= owner.min() <= owner.max() < clients:
+        raise FedfluxError(f"{SAMPLES_FILE} holds images of client {owner.max()}, but there are {clients} clients")
+    return arrays
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _is_list(values: Any, kind: type) -> bool:
+    """Whether it is a list of whole numbers, or of numbers and nothing."""
+    if not isinstance(values, list):
+        return False
+    return all(type(v) is int if kind is int else v is None or _is_number(v) for v in values)
+
+
+def _is_table(values: Any) -> bool:
+    return isinstance(values, Mapping) and all(v is None or _is_number(v) for v in values.values())

@@ -1,0 +1,282 @@
+"""Where a setting comes from, what it may be, and how a run is named and repeated."""
+
+import shlex
+from dataclasses import asdict, fields, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedflux
+from fedflux.cli import main as cli
+from fedflux.algorithms import ALGORITHMS
+from fedflux.errors import FedfluxError
+from fedflux.runs import presets
+from fedflux.runs.config import RunConfig, make_config
+from fedflux.runs.presets import PRESETS
+
+PAPER = {"model": "lenet5", "rounds": 10, "epochs": 2, "batch_size": 64, "lr": 0.005, "momentum": 0.9, "eps_scale": 1.0}
+PAPERS_OWN = {
+    "mnist": PAPER,
+    "fmnist": {**PAPER, "eps_scale": 0.95},
+    "cifar10": PAPER,
+    "cifar100": {**PAPER, "model": "resnet9", "rounds": 15, "eps_scale": 0.98},
+    "digits": {**PAPER, "model": "mlp", "batch_size": 16, "lr": 0.05},
+}
+
+
+@pytest.mark.parametrize(("dataset", "wanted"), PAPERS_OWN.items())
+def test_presets_are_the_contracts(dataset: str, wanted: dict[str, Any]) -> None:
+    config = asdict(make_config({"dataset": dataset}))
+    assert {key: config[key] for key in wanted} == wanted
+
+
+def test_defaults_without_any_option() -> None:
+    config = make_config({})
+    assert (config.dataset, config.seed, config.participation, config.cluster_round) == ("digits", 42, 1.0, "auto")
+    assert config.algorithm == "flux"
+
+
+def toml(tmp_path: Path, text: str) -> Path:
+    path = tmp_path / "run.toml"
+    path.write_text(text)
+    return path
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path) -> None:
+    file = toml(tmp_path, 'dataset = "fmnist"\nlr = 0.1\nbatch-size = 8\ncluster_round = 2\nclusters = "true"\n')
+    config = make_config({"batch_size": 4, "lr": None}, file)
+    assert config.dataset == "fmnist"
+    assert config.batch_size == 4  # flag, though the file has 8 and the preset 64
+    assert config.lr == 0.1  # file: a flag that is not given does not count
+    assert config.eps_scale == 0.95  # preset of the file's dataset
+    assert (config.cluster_round, config.clusters) == (2, "true")
+
+
+def test_a_flags_dataset_brings_its_own_preset(tmp_path: Path) -> None:
+    config = make_config({"dataset": "cifar100"}, toml(tmp_path, 'dataset = "digits"\nepochs = 5\n'))
+    assert (config.model, config.lr, config.epochs) == ("resnet9", 0.005, 5)
+
+
+def test_numbers_come_in_the_forms_people_write(tmp_path: Path) -> None:
+    config = make_config(
+        {"clusters": "3", "clusterer": "kmeans", "lr": 1}, toml(tmp_path, 'participation = 1\ncluster-round = "4"\n')
+    )
+    assert (config.clusters, config.cluster_round, config.lr, config.participation) == (3, 4, 1.0, 1.0)
+    assert isinstance(config.lr, float)
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("level = ", "not valid TOML"),
+        ("level = 4\nlevel = 5", "not valid TOML"),
+        ("levle = 4", "unknown setting 'levle': did you mean 'level'"),
+        ("[run]\nlevel = 4", "unknown setting 'run'"),
+        ("level = 4.5", "--level '4.5' does not fit: give a whole number"),
+        ("level = true", "--level 'True' does not fit"),
+        ("level = [4]", "--level"),
+        ("[level]\nis = 4", "--level"),
+        ('lr = "fast"', "--lr 'fast' does not fit: give a number"),
+        ("lr = true", "--lr"),
+        ("lr = nan", "--lr nan"),
+        ("lr = inf", "--lr inf"),
+        ("dataset = 5", "--dataset '5' does not fit: give text"),
+        ("out = 5", "--out"),
+        ("clusters = true", "--clusters 'True' does not fit: give true or a whole number"),
+        ('clusters = "many"', "--clusters 'many'"),
+        ('clusters = "--5"', "--clusters '--5'"),
+        ('clusters = "²"', "--clusters '²'"),
+        ('cluster_round = "soon"', "--cluster-round 'soon' does not fit: give auto or a whole number"),
+        ('precision = "fp8"', "--precision"),
+        ('patterns = "odd"', "--patterns"),
+    ],
+)
+def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, words: str) -> None:
+    with pytest.raises(FedfluxError) as caught:
+        make_config({}, toml(tmp_path, text))
+    assert words in str(caught.value)
+
+
+def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
+    (tmp_path / "latin.toml").write_bytes(b"out = '\xe9'")
+    for path, words in ((tmp_path / "none.toml", "No such file"), (tmp_path, "directory")):
+        with pytest.raises(FedfluxError, match=words):
+            make_config({}, path)
+    with pytest.raises(FedfluxError, match="not valid TOML"):
+        make_config({}, tmp_path / "latin.toml")
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rounds": 0}, "--rounds 0"),
+        ({"epochs": 0}, "--epochs 0"),
+        ({"batch_size": 0}, "--batch-size 0"),
+        ({"components": 0}, "--components 0"),
+        ({"answer": "both", "finetune": 2}, "leave out --answer both"),
+        ({"projector": "discriminant", "epsilon": 1.0}, "--projector discriminant"),
+        ({"participation": 0.0}, "--participation 0.0"),
+        ({"participation": 1.1}, "--participation 1.1"),
+        ({"participation": float("nan")}, "--participation nan"),
+        ({"lr": 0}, "--lr 0"),
+        ({"lr": -0.1}, "--lr -0.1"),
+        ({"momentum": 1}, "--momentum 1.0"),
+        ({"momentum": -0.1}, "--momentum -0.1"),
+        ({"clip": 0}, "--clip 0.0"),
+        ({"clip": float("nan")}, "--clip nan"),
+        ({"server_momentum": 1}, "--server-momentum 1.0"),
+        ({"server_momentum": float("nan")}, "--server-momentum nan"),
+        ({"eps_scale": 0}, "--eps-scale 0"),
+        ({"eps_scale": float("inf")}, "--eps-scale inf"),
+        ({"cluster_round": 0}, "--cluster-round 0"),
+        ({"cluster_round": 11}, "--cluster-round 11 is outside the rounds 1 to 10"),
+        ({"clusters": 0}, "--clusters 0"),
+        ({"clusterer": "kmeans"}, "kmeans needs the number of clusters"),
+        ({"clients": 0}, "0 clients"),
+        ({"seed": -1}, "seed -1"),
+        ({"level": 9}, "level 9"),
+        ({"data_fraction": 0}, "data fraction"),
+        ({"duplicate": 0}, "duplicate 0"),
+        ({"samples_per_client": 0}, "0 samples per client"),
+        ({"quantity_skew": 2}, "quantity skew"),
+        ({"alpha": 0}, "alpha"),
+        ({"dataset": "minst"}, "unknown dataset 'minst': did you mean 'mnist'"),
+        ({"speed": 9}, "unknown setting 'speed'"),
+    ],
+)
+def test_values_out_of_range_get_one_line(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedfluxError) as caught:
+        make_config(options)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("algorithm", ["oracle", "flux-prior", "fedavg"])
+def test_kmeans_needs_no_number_where_the_truth_or_nobody_asks(algorithm: str) -> None:
+    assert make_config({"algorithm": algorithm, "clusterer": "kmeans"}).clusters is None
+
+
+def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
+    """What the command line makes of a command, without running it."""
+    seen: list[RunConfig] = []
+
+    def note(settings: RunConfig, on_round: object) -> dict[str, Any]:
+        seen.append(settings)
+        return {}
+
+    monkeypatch.setattr(cli, "run_config", note)
+    words = shlex.split(command)
+    assert words[0] == "fedflux"
+    cli.app([*words[1:], "--json"], standalone_mode=False)
+    return seen[0]
+
+
+OTHER: dict[str, Any] = {
+    "finetune": 3,
+    "preset": "flux-paper",
+    "dataset": "npz",
+    "data_dir": "/data/it's mine $HOME/a b.npz",
+    "shift": "pxgy+py",
+    "level": 7,
+    "clients": 12,
+    "seed": 43,
+    "significance": 0.05,
+    "assignment": "euclidean",
+    "novel": "global",
+    "novelty_level": 0.01,
+    "patterns": "shared",
+    "bank": 3,
+    "strength": 0.1,
+    "alpha": 0.3,
+    "quantity_skew": 1e-7,
+    "data_fraction": 1 / 3,
+    "duplicate": 4,
+    "samples_per_client": 50,
+    "drift": "after:4,7+test",
+    "participation": 0.4,
+    "algorithm": "flux-prior",
+    "clusters": 4,
+    "clusterer": "hdbscan",
+    "cluster_round": 3,
+    "eps_scale": 0.97,
+    "components": 5,
+    "covariance": "full",
+    "bounds": "scalar",
+    "projector": "discriminant",
+    "answer": "both",
+    "redescribe": 2,
+    "false_alarms": 0.05,
+    "dp": "paper",
+    "epsilon": 0.5,
+    "delta": 1e-6,
+    "model": "package.module:factory",
+    "rounds": 11,
+    "epochs": 3,
+    "batch_size": 17,
+    "lr": 0.1 + 0.2,
+    "momentum": 0.5,
+    "clip": 2.5,
+    "server_momentum": 0.7,
+    "engine": "loop",
+    "device": "cpu",
+    "precision": "bf16",
+    "until": "clustered",
+    "out": "-odd folder",
+    "store": "some where.sqlite",
+    "track": "tensorboard",
+    "resume": True,
+}
+
+
+def test_the_list_above_has_every_setting_and_no_default() -> None:
+    """So that a new flag without a place on the command line or in `command()` fails the next test."""
+    defaults = asdict(make_config({}))
+    assert set(OTHER) == {field.name for field in fields(RunConfig)}
+    assert [key for key, value in OTHER.items() if value == defaults[key]] == []
+
+
+@pytest.mark.parametrize("dataset", PRESETS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {**OTHER, "covariance": "diagonal", "projector": "synthetic", "answer": "cluster"},  # others are not private
+        {**OTHER, "dp": None, "epsilon": None, "answer": "cluster"},
+        {**OTHER, "dp": None, "epsilon": None, "finetune": 0},  # what is fine-tuned is one model
+        {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"},
+    ],
+)
+def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({**options, "dataset": dataset})
+    assert parsed(config.command(), monkeypatch) == replace(config, resume=False)
+
+
+def test_the_command_of_the_defaults_is_short() -> None:
+    assert make_config({"dataset": "mnist"}).command() == "fedflux run --dataset mnist"
+
+
+def test_the_facade_takes_the_same_settings() -> None:
+    with pytest.raises(FedfluxError, match="unknown setting 'levels': did you mean 'level'"):
+        fedflux.run(levels=3)
+
+
+def test_a_tuned_rate_comes_from_the_file_and_flags_win(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"fedavg": 0.03}, "validation": {}}})
+    told = {"preset": "tuned", "algorithm": "fedavg"}
+    assert make_config(told).lr == 0.03
+    assert make_config({**told, "lr": 0.2}).lr == 0.2
+    with pytest.raises(FedfluxError, match="no rate for fedavg on mnist: it was tuned on digits"):
+        make_config({**told, "dataset": "mnist"})
+    monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"flux": 0.01}, "validation": {}}})
+    assert make_config({**told, "algorithm": "flux-soft"}).lr == make_config({**told, "algorithm": "flux"}).lr == 0.01
+    with pytest.raises(FedfluxError, match="no rate for local on digits: it was tuned on nothing"):
+        make_config({**told, "algorithm": "local"})
+
+
+def test_the_tuned_rates_are_of_known_methods_and_the_best_of_their_validation() -> None:
+    for dataset, found in presets.tuned().items():
+        assert dataset in PRESETS
+        for name, rate in found["rates"].items():
+            assert name in ALGORITHMS
+            assert found["validation"][name][str(rate)] == max(found["validation"][name].values())

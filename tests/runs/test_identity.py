@@ -1,0 +1,182 @@
+"""Runs of one identity must give one set of numbers, and runs of another must not share a folder or a cell."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from tests.runs.test_config import OTHER
+
+from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
+from fedflux.runs.config import RunConfig, make_config
+from fedflux.runs.identity import HOW_AND_WHERE, determines, folder_name, group, identity, label
+from fedflux.runs.runner import build_federation
+from fedflux.models import REVISIONS
+
+
+def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
+    config = make_config(told)
+    return config, replace(config, **{key: OTHER[key]})
+
+
+WHERE_READ: dict[str, dict[str, Any]] = {
+    "bank": {"shift": "py"},
+    "patterns": {"shift": "pygx"},
+    "alpha": {"shift": "dirichlet"},
+    "preset": {"algorithm": "apfl"},
+    "redescribe": {"algorithm": "flux-dynamic"},
+    "false_alarms": {"algorithm": "flux-dynamic"},
+    "novelty_level": {"novel": "global"},
+    "dp": {"epsilon": 0.5},
+    "delta": {"epsilon": 1.0},
+}
+"""Settings that only some shifts or algorithms read."""
+
+
+@pytest.mark.parametrize("key", [key for key in OTHER if key not in {*HOW_AND_WHERE, "clusters", "eps_scale"}])
+def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
+    one, two = other(key, **WHERE_READ.get(key, {}))
+    assert identity(one, "data") != identity(two, "data")
+    assert folder_name(one, "data") != folder_name(two, "data")
+
+
+@pytest.mark.parametrize("key", sorted(HOW_AND_WHERE))
+def test_how_and_where_a_run_happens_does_not(key: str) -> None:
+    one, two = other(key)
+    assert identity(one, "data") == identity(two, "data")
+    assert folder_name(one, "data") == folder_name(two, "data")
+
+
+def test_a_model_whose_layers_changed_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = identity(make_config({"model": "mlp"}), "c")
+    monkeypatch.setitem(REVISIONS, "mlp", 2)
+    assert identity(make_config({"model": "mlp"}), "c") != before
+
+
+def test_the_radius_counts_for_dbscan_and_the_number_for_kmeans() -> None:
+    one, two = other("eps_scale", clusterer="adaptive-dbscan")
+    assert identity(one, "data") != identity(two, "data")
+    assert identity(make_config({"clusters": 2}), "data") != identity(make_config({"clusters": 3}), "data")
+    one, two = other("eps_scale")
+    assert identity(one, "data") == identity(two, "data")
+
+
+def test_who_is_called_novel_counts_where_novel_clients_get_another_model() -> None:
+    one, two = (make_config({"novelty_level": level}) for level in (0.05, 0.01))
+    assert identity(one, "data") == identity(two, "data")
+    assert "novel" not in determines(one)
+    assert label(two) == "flux"
+    one, two = (make_config({"novelty_level": level, "novel": "global"}) for level in (0.05, 0.01))
+    assert len({identity(config, "data") for config in (make_config({}), one, two)}) == 3
+    assert label(two) == "flux (novel global, novelty-level 0.01)"
+
+
+def test_clipping_counts_for_everyone_where_it_is_told() -> None:
+    for algorithm in ("flux", "apfl"):
+        free, told = (make_config({"algorithm": algorithm, **more}) for more in ({}, {"clip": 10.0}))
+        assert (free.settings().training.clip, told.settings().training.clip) == (None, 10)
+        assert "clip" not in determines(free)
+        assert identity(told, "data") != identity(free, "data")
+        assert label(told) == algorithm
+        assert group(told, "data") == f"{group(free, 'data')}, clip 10.0"
+
+
+def test_server_momentum_counts_where_it_is_told_and_read() -> None:
+    assert "server_momentum" not in determines(make_config({}))
+    told = make_config({"server_momentum": 0.5})
+    assert identity(told, "data") != identity(make_config({}), "data")
+    assert label(told) == "flux (server-momentum 0.5)"
+    assert group(told, "data") == group(make_config({}), "data")
+    ifca = [make_config({"algorithm": "ifca", "server_momentum": beta}) for beta in (0.0, 0.5)]
+    assert identity(ifca[0], "data") == identity(ifca[1], "data")
+
+
+@pytest.mark.parametrize("key", ["clusterer", "significance", "assignment", "cluster_round", "components", "bounds"])
+def test_settings_that_an_algorithm_does_not_read_do_not_count(key: str) -> None:
+    one, two = other(key, algorithm="fedavg")
+    assert identity(one, "data") == identity(two, "data")
+    assert label(two) == "fedavg"
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "values"),
+    [
+        ({"shift": "none"}, "level", (1, 8)),
+        ({"shift": "dirichlet", "alpha": 0.3}, "level", (1, 8)),
+        ({"shift": "py", "strength": 0.5}, "level", (1, 8)),
+        ({"shift": "px"}, "bank", (3, 5)),
+        ({"shift": "px"}, "patterns", ("independent", "shared")),
+        ({"shift": "pygx"}, "bank", (3, 5)),
+        ({"shift": "px"}, "alpha", (0.1, 0.2)),
+    ],
+)
+def test_settings_that_a_shift_does_not_read_do_not_count(
+    told: dict[str, Any], key: str, values: tuple[Any, Any]
+) -> None:
+    """Checked against the data itself: both values must deal the same federation."""
+    pair = [make_config({**told, key: value, "clients": 5}) for value in values]
+    assert identity(pair[0], "data") == identity(pair[1], "data")
+    one, two = (build_federation(config)[0] for config in pair)
+    for client in range(5):
+        for split in ("train", "test"):
+            mine, other = (f.materialise(client, split) for f in (one, two))
+            assert torch.equal(mine.x, other.x)
+            assert torch.equal(mine.y, other.y)
+
+
+@pytest.mark.parametrize(
+    ("told", "key", "values"),
+    [
+        ({"shift": "dirichlet"}, "level", (1, 8)),
+        ({"shift": "px", "strength": 0.5}, "level", (1, 4)),
+        ({"shift": "pygx", "patterns": "shared"}, "bank", (2, 5)),
+        ({"shift": "px", "strength": 0.5}, "patterns", ("independent", "shared")),
+    ],
+)
+def test_settings_that_a_shift_reads_count(told: dict[str, Any], key: str, values: tuple[Any, Any]) -> None:
+    pair = [make_config({**told, key: value, "clients": 5}) for value in values]
+    assert identity(pair[0], "data") != identity(pair[1], "data")
+
+
+def test_every_algorithm_says_what_it_reads() -> None:
+    assert READS.keys() == ALGORITHMS.keys()
+
+
+def test_data_and_revision_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = make_config({})
+    before = identity(config, "a")
+    assert before != identity(config, "b")
+    monkeypatch.setattr(type(make_algorithm("flux", config.settings())), "revision", 99)
+    assert before != identity(config, "a")
+
+
+def test_folder_names_are_readable_and_stable() -> None:
+    config = make_config({"shift": "px+py", "level": 3})
+    assert folder_name(config, "a").startswith("digits-px-py3-flux-s42-")
+    assert folder_name(config, "a") == folder_name(make_config({"shift": "px+py", "level": 3}), "a")
+
+
+def test_groups_and_labels_say_what_differs() -> None:
+    config = make_config({"clients": 12, "clusterer": "hdbscan", "lr": 0.1})
+    assert group(config, "data") == "digits, 12 clients, lr 0.1"
+    assert label(config) == "flux (clusterer hdbscan)"
+    for key in ("shift", "level", "seed", "algorithm"):
+        assert group(replace(config, **{key: OTHER[key]}), "data") == group(config, "data")
+    assert group(make_config({"dataset": "npz", "clients": 3}), "abcdefgh") == "npz abcdef, 3 clients"
+
+
+def test_presets_are_told_apart_only_where_they_change_something() -> None:
+    def of(**told: Any) -> tuple[str, str, str]:
+        config = make_config(told)
+        return identity(config, "data"), label(config), group(config, "data")
+
+    assert of(algorithm="fedavg", preset="flux-paper") == of(algorithm="fedavg")
+    plain, paper = of(algorithm="apfl"), of(algorithm="apfl", preset="flux-paper")
+    assert plain[0] != paper[0]
+    assert (paper[1], paper[2]) == ("apfl (preset flux-paper)", plain[2])  # beside each other in one table
+    tuned, told = of(algorithm="fedavg", preset="tuned"), of(algorithm="fedavg", preset="tuned", lr=0.2)
+    assert tuned[2].endswith("preset tuned")
+    assert told[2].endswith("lr 0.2")
+    assert told[0] == of(algorithm="fedavg", lr=0.2)[0] != tuned[0]
+    ten = of(algorithm="ifca", preset="flux-paper", clusters=3)
+    assert ten == of(algorithm="ifca", preset="flux-paper")
