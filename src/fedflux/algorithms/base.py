@@ -1,10 +1,10 @@
-"""What an algorithm is: rules of a round over an explicit, frozen state."""
+"""What a method is: rules of a round over an explicit, frozen state."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from time import perf_counter
-from typing import Any, ClassVar, Literal, Protocol, TypeVar
+from typing import Any, ClassVar, Literal, Protocol, Self, TypeVar, get_type_hints
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,14 +14,16 @@ from fedflux.clustering import Clusterer, Clusters
 from fedflux.clustering.drift import FALSE_ALARMS
 from fedflux.clustering.placement.novelty import LEVEL
 from fedflux.data import Cohort, Features, Federation
-from fedflux.descriptors.wire import Arrays
 from fedflux.engine import Engine, Predictor, Stack, Training
 from fedflux.errors import FedfluxError
+from fedflux.operations import Arrays
 
 S = TypeVar("S")
+UNPLACED = -1
+"""The cluster of a client that has none yet."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Described:
     """What a clustered run can show of its clients: who was described, how, and where each was put."""
 
@@ -46,7 +48,7 @@ class RoundMetrics:
 
     def count(
         self,
-        clients: Sequence[int] | Cohort,
+        clients: Collection[int] | Cohort,
         *,
         models_down: float = 0,
         models_up: float = 0,
@@ -54,15 +56,20 @@ class RoundMetrics:
         training: float = 0,
     ) -> None:
         """Count, for each of these clients, models received and sent and forward and training passes over its data."""
-        told = {"models_down": models_down, "models_up": models_up, "forward": forward, "training": training}
-        for what, amount in told.items():
+        amounts = {"models_down": models_down, "models_up": models_up, "forward": forward, "training": training}
+        for what, amount in amounts.items():
             self.work[what] = self.work.get(what, 0.0) + amount * len(clients)
 
-    def send(self, clients: Sequence[int] | Cohort, *, up: int = 0, down: int = 0) -> None:
+    def send(self, clients: Collection[int] | Cohort, *, up: int = 0, down: int = 0) -> None:
         """Count messages from and to each of these clients."""
         for client in clients:
             self.up[client] = self.up.get(client, 0) + up
             self.down[client] = self.down.get(client, 0) + down
+
+    def missed(self, round: int, missing: Mapping[int, str]) -> None:
+        """Say who did not answer, and why."""
+        for client, reason in missing.items():
+            self.events.append(f"round {round}: client {client} did not answer: {reason}")
 
     def add(self, other: "RoundMetrics") -> None:
         """Count in what was done for other clients."""
@@ -85,12 +92,12 @@ class RoundMetrics:
 
 @dataclass(frozen=True)
 class Settings:
-    """What every algorithm is told; each reads what it needs."""
+    """What every method is given; each reads what it names in `reads`."""
 
     rounds: int
     training: Training
     seed: int
-    flux_paper: bool = False
+    paper_baselines: bool = False
     """What the paper's comparison ran under a baseline's name, instead of what its authors define."""
     clusters: int | None = None
     """The number of models M for methods that must be told it; None where nobody knows it."""
@@ -101,13 +108,15 @@ class Settings:
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
     calibrated_assignment: bool = True
     """Place late and unseen clients by the calibrated distance, not by the paper's scaled Euclidean one."""
+    regroup: bool = True
+    """Find clusters anew when many clients have come late; False: late clients are placed, as in the paper."""
     redescribe: int = 1
     """Every how many rounds clients describe themselves anew, to find out whether they drifted."""
     false_alarms: float = FALSE_ALARMS
     """The share of clients without drift that may be said to drift when they describe themselves anew."""
     everyone: bool = True
     """Whether every client that is there takes part in every round; else who does is a matter of chance."""
-    beside: bool = False
+    general_model: bool = False
     """Train a general model beside the clusters' and answer with both, as validation weighs them."""
     novel: Literal["nearest", "global"] = "nearest"
     """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
@@ -116,13 +125,30 @@ class Settings:
     server_momentum: float = 0.0
     """β: how much of a round's movement the server's models go on with in the next (FedAvgM)."""
     descriptor: DescriptorSettings = field(default_factory=DescriptorSettings)
+    average: "Averaging | None" = None
+    """A robust rule in place of the weighted mean, where a deployment asks for one."""
+
+
+Averaging = Callable[[Stack, Stack, NDArray[np.int64], NDArray[np.float64]], Stack]
+"""(models, trained, the model of each, sizes) → models: how what clients trained becomes models."""
 
 
 class Algorithm(Protocol[S]):
     """Explicit state in, explicit state out; no hidden attributes."""
 
+    settings: Settings
     revision: ClassVar[int]
-    """Raised whenever a change alters the algorithm's numbers."""
+    """Raised whenever a change alters the method's numbers."""
+    states: ClassVar[tuple[type, ...]]
+    """The kinds of state it goes through, all of them frozen dataclasses that can be saved."""
+    reads: ClassVar[frozenset[str]]
+    """Which of the settings that not everyone reads it reads; the others cannot change its numbers."""
+    own_rule: ClassVar[bool]
+    """Whether clients train by a rule of the method's own; else by plain SGD."""
+
+    @classmethod
+    def make(cls, settings: Settings) -> Self:
+        """The method with these settings."""
 
     @property
     def uses_truth(self) -> bool:
@@ -132,7 +158,7 @@ class Algorithm(Protocol[S]):
         """The state before the first round."""
 
     def round(self, state: S, cohort: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
-        """One communication round."""
+        """One communication round, with those that answer."""
 
     def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
         """After the last round: place those of these clients that never took part, and what that costs.
@@ -152,9 +178,24 @@ class Algorithm(Protocol[S]):
     def described(self, state: S) -> Described | None:
         """Descriptors and clusters, where the method makes them."""
 
+    def models(self, state: S) -> Mapping[str, Stack]:
+        """The server's models, by the name of the file that they are saved under."""
 
-class Undescribed:
-    """What methods without descriptors have in common; a method overrides what is otherwise with it."""
+    def summary(self, state: S) -> Mapping[str, Any]:
+        """What else a result says of the run: `cluster_round`, `general_share`, `releases`, …."""
+
+
+class Method:
+    """What most methods have in common; a method overrides what is otherwise with it."""
+
+    reads: ClassVar[frozenset[str]] = frozenset()
+    own_rule: ClassVar[bool] = False
+    settings: Settings
+
+    @classmethod
+    def make(cls, settings: Settings) -> Self:
+        """The method with these settings."""
+        return cls(settings)  # type: ignore[call-arg]
 
     @property
     def uses_truth(self) -> bool:
@@ -165,9 +206,48 @@ class Undescribed:
         """Everyone has a model already."""
         return state, RoundMetrics()
 
-    def described(self, state: object) -> Described | None:
+    def described(self, state: Any) -> Described | None:
         """No descriptors."""
         return None
+
+    def models(self, state: Any) -> Mapping[str, Stack]:
+        """The models of the state."""
+        return {"models": state.models}
+
+    def summary(self, state: Any) -> Mapping[str, Any]:
+        """Nothing else."""
+        return {}
+
+
+@dataclass(frozen=True)
+class PerClient:
+    """Marks a field of a state that has an entry a client along `axis`, or counts them; later clients begin with `fill`.
+
+    >>> # assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
+    """
+
+    fill: float | bool = 0
+    axis: int = 0
+
+
+def grown(state: S, clients: int) -> S:
+    """The state of a federation that has so many clients by now."""
+    changed: dict[str, Any] = {}
+    for name, kind in get_type_hints(type(state), include_extras=True).items():
+        for mark in getattr(kind, "__metadata__", ()):
+            if isinstance(mark, PerClient):
+                changed[name] = _grown(getattr(state, name), clients, mark)
+    return replace(state, **changed) if changed else state  # type: ignore[type-var]
+
+
+def _grown(value: Any, clients: int, mark: PerClient) -> Any:
+    if isinstance(value, int):
+        return max(value, clients)
+    missing = clients - value.shape[mark.axis]
+    if missing <= 0:
+        return value
+    shape = [missing if axis == mark.axis else size for axis, size in enumerate(value.shape)]
+    return np.concatenate([value, np.full(shape, mark.fill, dtype=value.dtype)], axis=mark.axis)
 
 
 def told_clusters(settings: Settings, method: str) -> int:
@@ -175,28 +255,3 @@ def told_clusters(settings: Settings, method: str) -> int:
     if settings.clusters is None:
         raise FedfluxError(f"{method} must be told the number of clusters of these clients: --clusters M")
     return settings.clusters
-
-
-def by_membership(models: Stack, assignment: NDArray[np.int64], clients: int) -> Predictor:
-    """The test phase of methods that choose by labels: Σ_m (K_m/K) softmax(θ_m(x)), K_m the clients in cluster m."""
-    placed = assignment[assignment >= 0]
-    if not len(placed):
-        return Predictor.shared(models, np.ones(len(models)), clients)
-    return Predictor.shared(models, np.bincount(placed, minlength=len(models)).astype(np.float64), clients)
-
-
-def validated(predictor: Predictor, cohort: Cohort, engine: Engine) -> dict[int, float]:
-    """Each member's accuracy on its validation part."""
-    scores = engine.evaluate(predictor, cohort, "validation")
-    return dict(zip(cohort, scores.tolist(), strict=True))
-
-
-def aggregate(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
-    """θ_m ← Σ s θ / Σ s over the trained models of each cluster; a cluster nobody trained keeps its model."""
-    weights = np.zeros((len(models), len(trained)))
-    weights[cluster, np.arange(len(trained))] = sizes
-    active = np.flatnonzero(weights.sum(axis=1))
-    if len(active) == len(models):
-        return trained.average(weights)
-    averaged = trained.average(weights[active])
-    return models.put(active, averaged)

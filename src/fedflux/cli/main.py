@@ -15,17 +15,18 @@ from fedflux.algorithms import ALGORITHMS, READS
 from fedflux.cli import display, display_fidelity
 from fedflux.cli.doctor import examine
 from fedflux.cli.flags import CLUSTERING, FIDELITY, FLAGS, PARTITION, Config, Json, flag, takes
-from fedflux.clustering import ALPHA
+from fedflux.clustering.settings import ClusteringSettings, with_kmeans
 from fedflux.data.export import MANIFEST, export_federation
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.files import make_folder
 from fedflux.models import MODELS
-from fedflux.runs.config import RunConfig, make_config
+from fedflux.runs.config import make_config, unread_in_words
 from fedflux.runs.runner import build_federation, run_config
 from fedflux.runs.session import StoppedError
 from fedflux.runs.storage.folder import read_config
 from fedflux.runs.storage.store import Store, export_store, merge_stores
+from fedflux.settings import from_mapping
 from fedflux.studies.bench import RUNNERS, Work, on_device
 from fedflux.studies.bench import bench as run_bench
 from fedflux.studies.compare import compare as run_comparison
@@ -50,26 +51,17 @@ GRID = ("algorithm", "shift", "level", "seed")
 
 @app.command()
 @takes(FLAGS)
-def run(
-    told: dict[str, Any],
-    until: Annotated[str | None, typer.Option(help="'clustered' stops once the clusters are found")] = None,
-    out: Annotated[
-        Path | None, typer.Option(help="folder of the run (default: runs/ and a name made of the settings)")
-    ] = None,
-    resume: Annotated[
-        bool, typer.Option("--resume", help="go on with the run in --out after its last whole round")
-    ] = False,
-    config: Config = None,
-    as_json: Json = False,
-) -> None:
+def run(requested: dict[str, Any], config: Config = None, as_json: Json = False) -> None:
     """Train one algorithm on one federation and evaluate it twice: clients known from training, and unseen ones."""
-    settings = make_config({**told, "until": until, "out": out, "resume": resume or None}, config)
-    if told.get("finetune") and "finetune" not in READS[settings.algorithm]:
+    settings = make_config({**requested, "resume": requested.get("resume") or None}, config)
+    if requested.get("finetune") and "finetune" not in READS[settings.algorithm]:
         others = ", ".join(name for name in ALGORITHMS if "finetune" in READS[name])
         raise FedfluxError(f"--finetune: {settings.algorithm} has no one model a client to go on with; {others} have")
-    if told.get("epsilon") and "epsilon" not in READS[settings.algorithm]:
+    if requested.get("epsilon") and "epsilon" not in READS[settings.algorithm]:
         raise FedfluxError(f"--epsilon protects descriptors, and {settings.algorithm} sends none; use flux")
-    if resume and settings.out and read_config(Path(settings.out)) is None:
+    for line in unread_in_words(settings.given(), settings):
+        display.stderr.print(line, highlight=False)
+    if settings.resume and settings.out and read_config(Path(settings.out)) is None:
         display.stderr.print("nothing to resume there: starting", highlight=False)
     title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"
     try:
@@ -81,9 +73,9 @@ def run(
 
 
 @app.command()
-@takes(name for name in FLAGS if name not in GRID)
+@takes(name for name in FLAGS if name not in (*GRID, "until", "out", "resume"))
 def compare(
-    told: dict[str, Any],
+    requested: dict[str, Any],
     algorithms: Annotated[
         str | None, flag("--algorithms", f"{', '.join(ALGORITHMS)}, with commas, or all (default: fedavg,flux)")
     ] = None,
@@ -105,8 +97,10 @@ def compare(
     """Run a grid of algorithms, shifts, levels and seeds; finished cells are never repeated, stopped ones go on."""
     grid = {"algorithms": algorithms, "shifts": shifts, "levels": levels, "seeds": seeds, "jobs": jobs}
     given = {**grid, "reference": reference, "out": out}
-    wanted, others = comparison(given, told, config)
+    wanted, others = comparison(given, requested, config)
     cells = plan(others, wanted.algorithms, wanted.shifts, wanted.levels, wanted.seeds, wanted.out)
+    for line in unread_in_words(others, *(cell.config for cell in cells)):
+        display.stderr.print(line, highlight=False)
     store = Store(Path(cells[0].config.store or wanted.out))
     try:
         with display.comparison_table() as on_change:
@@ -159,26 +153,26 @@ def export(
 @app.command()
 @takes(CLUSTERING)
 def cluster(
-    told: dict[str, Any],
+    requested: dict[str, Any],
     run: Annotated[Path, typer.Argument(help="folder of a run that saved descriptors")],
     as_json: Json = False,
 ) -> None:
     """Cluster a run's descriptors again with another clusterer, in milliseconds."""
-    name = told.get("clusterer", str(RunConfig.__dataclass_fields__["clusterer"].default))
-    found = recluster(run, name, told.get("clusters"), told.get("eps_scale", 1.0), told.get("significance", ALPHA))
+    how = from_mapping(ClusteringSettings, with_kmeans(requested))
+    found = recluster(run, how.clusterer, how.clusters, how.eps_scale, how.significance)
     _answer(found, as_json, display.show_clusters)
 
 
 @app.command()
 @takes(PARTITION)
 def partition(
-    told: dict[str, Any],
+    requested: dict[str, Any],
     out: Annotated[Path, typer.Option("--out", help="new or empty folder for the clients' files")],
     config: Config = None,
     as_json: Json = False,
 ) -> None:
     """Write a shifted federation to disk: one .npz per client and a JSON manifest."""
-    asked = make_config(told, config)
+    asked = make_config(requested, config)
     if asked.drift is not None:
         raise FedfluxError("partition writes clients as they are at one moment: leave out drift")
     federation, settings = build_federation(asked)
@@ -218,7 +212,7 @@ def bench(
 @app.command()
 @takes(FIDELITY)
 def fidelity(
-    told: dict[str, Any],
+    requested: dict[str, Any],
     levels: Annotated[str, typer.Option(help="strengths of the shift: 3, or 3,5,7")] = LEVELS,
     points: Annotated[int, typer.Option(help="examples a client whose W2 is found")] = POINTS,
     out: Annotated[Path, typer.Option(help="folder for the figures, all pairs and a picture")] = Path("runs/fidelity"),
@@ -226,7 +220,7 @@ def fidelity(
 ) -> None:
     """Measure how far descriptor distances are from W2 (default: pygx, 30 clients, 10 rounds: 44,850 pairs a level)."""
     with display_fidelity.share_bar("fidelity") as tell:
-        answer = run_fidelity(told, numbers(levels, "levels"), points, out, tell)
+        answer = run_fidelity(requested, numbers(levels, "levels"), points, out, tell)
     _answer(answer, as_json, display_fidelity.show_fidelity)
 
 

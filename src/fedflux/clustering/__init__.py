@@ -14,12 +14,13 @@ from fedflux.clustering.calibrated import CalibratedClustering, common_whitening
 from fedflux.clustering.evidence import Pool, compare
 from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids, nearest_centroid
-from fedflux.clustering.placement.novelty import LEVEL, Judgement, Null, judge
+from fedflux.clustering.placement.novelty import LEVEL, Null, judge
 from fedflux.clustering.scaling import BlockScaler
 from fedflux.clustering.silhouette import SilhouetteKMeans
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
 from fedflux.errors import FedfluxError, unknown
+from fedflux.placement import Placement
 
 __all__ = [
     "CLUSTERERS",
@@ -36,12 +37,12 @@ ALPHA = 0.01
 
 @dataclass(frozen=True)
 class Clusterer:
-    """Which clusterer, and what it needs: `alpha` for calibrated, `clusters` for k-means, `eps_scale` for DBSCAN."""
+    """Which clusterer, and what it needs: `significance`, `clusters` for k-means, `eps_scale` for DBSCAN."""
 
     name: str = "calibrated"
     clusters: int | None = None
     eps_scale: float = 1.0
-    alpha: float = ALPHA
+    significance: float = ALPHA
 
 
 def _kmeans(how: Clusterer) -> KMeans:
@@ -53,7 +54,7 @@ def _kmeans(how: Clusterer) -> KMeans:
 
 
 CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
-    "calibrated": lambda how: CalibratedClustering(alpha=how.alpha),
+    "calibrated": lambda how: CalibratedClustering(alpha=how.significance),
     "adaptive-dbscan": lambda how: AdaptiveDBSCAN(scale=how.eps_scale),
     "kmeans": _kmeans,
     "kmeans-silhouette": lambda how: SilhouetteKMeans(),
@@ -147,7 +148,7 @@ class Clusters:
         vectors = self.scaler.transform(newcomers)
         return nearest_centroid(vectors, self.centroids[:, : vectors.shape[1]])
 
-    def judge(self, newcomers: Descriptors, level: float = LEVEL, calibrated: bool = True) -> Judgement:
+    def judge(self, newcomers: Descriptors, level: float = LEVEL, calibrated: bool = True) -> Placement:
         """The same, and which of them fit no cluster, and how sure each placement is."""
         return judge(self.marginals, self.null, newcomers, level, self.place_unlabelled(newcomers, calibrated))
 

@@ -1,6 +1,6 @@
 """Some clients at one moment, and what they hold of a split, made where and when it is used."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, overload
 
@@ -29,6 +29,11 @@ class Cohort:
 
     def __iter__(self) -> Iterator[int]:
         return iter(self.ids)
+
+    def only(self, ids: Iterable[int]) -> "Cohort":
+        """Those of the members that are among these."""
+        wanted = set(ids)
+        return replace(self, ids=tuple(client for client in self.ids if client in wanted))
 
     def parts(self, *splits: Split) -> Iterator["Cohort"]:
         """The members a part after another, each part small enough that these splits of all of it fit into memory.
@@ -61,7 +66,7 @@ class Cohort:
 
     def data(self, client: int, split: Split) -> Labelled:
         """One member's labelled examples."""
-        return self.federation.materialise(client, split, self.round)
+        return self.federation.materialise(client, split)
 
     def sizes(self, split: Split) -> NDArray[np.float64]:
         """The number of examples s of every member."""

@@ -44,6 +44,8 @@ class Federation:
     """At most so many training examples a client: a sample of them, without copies (`limited`)."""
     part: tuple[int, int, int] | None = None
     """(first, last, count): of `count` chunks of the training examples, those from `first` to `last` − 1 (`chunks`)."""
+    announced: int | None = None
+    """How many clients are to come in all, 0 where nobody knows; None: those that are there."""
     _epochs: Epochs | None = None
     _newer: tuple["Federation", float] | None = None
     """While patterns change: the federation of the new ones, and the share of examples that show them."""
@@ -68,6 +70,11 @@ class Federation:
     def origin(self) -> "Federation":
         """The federation that this one is a sample or a stage of, or itself."""
         return self if self._recipe is None else self._recipe[0].origin
+
+    @property
+    def expected(self) -> int:
+        """With how many clients everyone has come, 0 where nobody knows."""
+        return len(self) if self.announced is None else self.announced
 
     @property
     def classes(self) -> int:
@@ -122,10 +129,6 @@ class Federation:
         Chunks are disjoint, copies of an example included. Asked again it is the same object.
         """
         return self._kept("_part", first, last, count)
-
-    def chunk(self, index: int, count: int) -> "Federation":
-        """The same clients with one of `count` disjoint chunks of their training examples."""
-        return self.chunks(index, index + 1, count)
 
     def _kept(self, name: str, *told: Any) -> "Federation":
         """A derived federation, made once as long as it is among the last few asked for."""
@@ -186,7 +189,7 @@ class Federation:
         """How often clients hold each example that they store; a sample of them holds each once."""
         return self.duplicate if split == "train" and self.most is None else 1
 
-    def materialise(self, client: int, split: Split, round: int = 0) -> Labelled:
+    def materialise(self, client: int, split: Split) -> Labelled:
         """One client's examples as tensors; kept in a bounded cache, since most runs ask again every round."""
         key = (self._path, client, split)
         held = self._cache.get(key)
@@ -196,14 +199,24 @@ class Federation:
         copies = self.copies(split)
         return held if copies == 1 else replace(held, copies=copies)
 
-    def labels(self, client: int, split: Split) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The source rows of a client's examples and their labels as it gives them, without making any image."""
-        if self.most is not None or self.part is not None or self._newer is not None:
-            held = self.materialise(client, split)
-            return held.rows, held.y.numpy()
+    def source_rows(self, client: int, split: Split) -> NDArray[np.int64]:
+        """Where a client's stored examples come from: equal rows are copies of one example. Makes no image."""
+        if self._is_derived:
+            return self.materialise(client, split).rows
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
+        return rows
+
+    def labels(self, client: int, split: Split) -> NDArray[np.int64]:
+        """The labels of a client's stored examples as it gives them, without making any image."""
+        if self._is_derived:
+            return self.materialise(client, split).y.numpy()
         source = self.dataset.test if split == "test" else self.dataset.train
-        return rows, self._pattern(client).labels(source.y[rows])
+        return self._pattern(client).labels(source.y[self.source_rows(client, split)])
+
+    @property
+    def _is_derived(self) -> bool:
+        """Whether clients hold a part of their rows, or rows of two patterns."""
+        return self.most is not None or self.part is not None or self._newer is not None
 
     def _pattern(self, client: int) -> Pattern:
         return self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]

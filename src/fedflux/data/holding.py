@@ -1,6 +1,6 @@
 """What one client sees of its own data when it is asked something: the only place where data becomes an answer."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -16,8 +16,13 @@ Positions = NDArray[np.int64]
 class Holding(Protocol):
     """One client's own view of what it holds."""
 
-    client: int
-    classes: int
+    @property
+    def client(self) -> int:
+        """Its number."""
+
+    @property
+    def classes(self) -> int:
+        """U, 0 where nobody knows."""
 
     def size(self, split: Split) -> int:
         """How many examples, copies included."""
@@ -57,11 +62,11 @@ class ClientHolding:
 
     def rows(self, split: Split) -> NDArray[np.int64]:
         """The source rows of the stored examples."""
-        return self.cohort.federation.labels(self.client, split)[0]
+        return self.cohort.federation.source_rows(self.client, split)
 
     def labels(self, split: Split) -> NDArray[np.int64]:
         """As the client gives them."""
-        return self.cohort.federation.labels(self.client, split)[1]
+        return self.cohort.federation.labels(self.client, split)
 
     def data(self, split: Split) -> Labelled:
         """As tensors."""
@@ -107,3 +112,27 @@ class Pass:
     labelled: bool = True
     chosen: Callable[[Holding], Positions | None] | None = None
     """Which stored examples enter, None for all; without it, all do. A client with none of them is passed over."""
+
+
+class NothingToTellError(Exception):
+    """A client holds nothing that it is asked about; the message says what it lacks."""
+
+
+@dataclass(frozen=True, eq=False)
+class Seen:
+    """What a client has computed for a query: a summary for each pass, None where it holds nothing, and losses."""
+
+    sums: Sequence[Any]
+    losses: NDArray[np.float32] | None = None
+    """(models × samples, copies too), where the query asks for losses; they stay here."""
+
+
+@dataclass(frozen=True, eq=False)
+class About:
+    """What a server knows of a client when it checks an answer."""
+
+    examples: Mapping[Split, int]
+    """As the client declared them."""
+    classes: int
+    whole: bool = True
+    """Whether it was asked about all of them, and not only about a part."""

@@ -24,6 +24,10 @@ class Features:
     def __len__(self) -> int:
         return len(self.x) * self.copies
 
+    def take(self, positions: NDArray[np.int64]) -> "Features":
+        """Some of the stored images, each held once."""
+        return Features(self.x if len(positions) == len(self.x) else self.x[positions])
+
 
 @dataclass(frozen=True, eq=False)
 class Labelled(Features):
@@ -31,6 +35,10 @@ class Labelled(Features):
 
     y: Tensor
     rows: NDArray[np.int64]
+
+    def take(self, positions: NDArray[np.int64]) -> "Labelled":
+        """Some of the stored examples, each held once."""
+        return Labelled(self.x[positions], self.y[positions], self.rows[positions])
 
     def features(self) -> Features:
         """The same images with their labels left behind."""

@@ -7,7 +7,7 @@ block alone. Under privacy the marginal block is released by itself and sent, co
 the noise, which follow from public numbers, stand beside them.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT, precision, spans
 from fedflux.errors import FedfluxError
+from fedflux.operations import Arrays
 
 SCHEMA = 1
 STEP = 127.0
@@ -22,8 +23,6 @@ STEP = 127.0
 NONE = -80.0
 ROUNDING = 0.02
 """Eigenvalues of a correlation matrix below this are lost in the rounding to a byte."""
-
-Arrays = Mapping[str, NDArray[np.generic]]
 
 
 def to_arrays(descriptors: Descriptors) -> dict[str, NDArray[np.generic]]:
@@ -73,6 +72,21 @@ def put_arrays(arrays: Arrays, rows: NDArray[np.int64], fresh: Arrays) -> dict[s
     return {name: array if name == "schema" else array[order] for name, array in joined.items()}
 
 
+def label_free(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """What an unlabelled client sends of it: there is no validation part to tell of."""
+    return {name: array for name, array in arrays.items() if name not in ("validation_mean", "validation_count")}
+
+
+def completed(arrays: Arrays) -> dict[str, NDArray[np.generic]]:
+    """An unlabelled client's message in the form that is read."""
+    clients, _, length = arrays["mean"].shape
+    return {
+        **arrays,
+        "validation_mean": np.zeros((clients, length), dtype=np.float32),
+        "validation_count": np.zeros(clients, dtype=np.uint32),
+    }
+
+
 def client_bytes(descriptors: Descriptors) -> int:
     """What one client sends; unlabelled clients have no validation split to tell of, labelled ones no marginal."""
     known = {"schema", "noise", "count_noise", "validation_noise", "size"}
@@ -82,7 +96,7 @@ def client_bytes(descriptors: Descriptors) -> int:
 
 
 def over_the_wire(descriptors: Descriptors) -> Descriptors:
-    """What arrives when these are sent, so that a simulation clusters exactly what a deployment would."""
+    """What arrives when these are sent."""
     return from_arrays(to_arrays(descriptors))
 
 

@@ -6,17 +6,33 @@ import torch
 
 from fedflux.data import Federation
 from fedflux.engine.auto import Choice, Work, choose, worth_compiling
-from fedflux.engine.base import DivergedError, Engine, Job, Key, Statistic, Training
+from fedflux.engine.base import (
+    Answers,
+    Backend,
+    DivergedError,
+    Engine,
+    Job,
+    Key,
+    Preparation,
+    Presence,
+    Query,
+    Scores,
+    Statistic,
+    Trained,
+    Training,
+)
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.modes import one_thread
-from fedflux.engine.predictor import Adaptation, Predictor, Verdict
+from fedflux.engine.predictor import Adaptation, Predictor
 from fedflux.engine.processes.engine import ProcessesEngine
 from fedflux.engine.recipe import Recipe
+from fedflux.engine.simulated import SimulatedEngine
+from fedflux.engine.slots import Kept
 from fedflux.engine.stack import Stack
 from fedflux.errors import FedfluxError, unknown
 
-ENGINES: dict[str, Callable[..., Engine]] = {
+ENGINES: dict[str, Callable[..., Backend]] = {
     "loop": LoopEngine,
     "processes": ProcessesEngine,
     "stacked": stacked_engine,
@@ -25,19 +41,28 @@ PRECISIONS = ("fp32", "fp32-strict", "bf16")
 
 __all__ = [
     "Adaptation",
+    "Answers",
+    "Backend",
     "DivergedError",
     "Engine",
     "Job",
+    "Kept",
     "Key",
     "LoopEngine",
     "Predictor",
+    "Preparation",
+    "Presence",
     "ProcessesEngine",
+    "Query",
     "Recipe",
+    "Scores",
+    "SimulatedEngine",
     "Stack",
     "Statistic",
+    "Trained",
     "Training",
-    "Verdict",
     "Work",
+    "make_backend",
     "make_engine",
     "one_thread",
 ]
@@ -51,8 +76,21 @@ def make_engine(
     device: str = "auto",
     precision: str = "fp32",
     work: Work | None = None,
-) -> Engine:
-    """An engine by name, holding a model made for the federation's images; `auto` picks one for the `work` to do."""
+) -> SimulatedEngine:
+    """The engine over a federation that lives in this process, computing with the backend of that name."""
+    return SimulatedEngine(make_backend(engine, model, federation, seed, device, precision, work))
+
+
+def make_backend(
+    engine: str,
+    model: str,
+    federation: Federation,
+    seed: int,
+    device: str = "auto",
+    precision: str = "fp32",
+    work: Work | None = None,
+) -> Backend:
+    """A backend by name, holding a model made for the federation's images; `auto` picks one for the `work` to do."""
     if engine not in (*ENGINES, "auto"):
         raise unknown("engine", engine, [*ENGINES, "auto"])
     if precision not in PRECISIONS:

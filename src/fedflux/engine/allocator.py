@@ -1,4 +1,7 @@
-"""The C library's allocator, told what training does: free and ask again for the same megabytes at every step."""
+"""The C library's allocator, told what training does: free and ask again for the same megabytes at every step.
+
+It cannot be told to forget it, so that only processes that are fedflux's own tell it: workers and the command line.
+"""
 
 import ctypes
 from contextlib import suppress

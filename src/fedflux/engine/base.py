@@ -1,27 +1,40 @@
-"""How clients are run: the one interface behind which runners differ in speed, never in results."""
+"""The one seam between methods and clients: requests, answers, and the engine that carries them.
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Protocol, TypeVar, runtime_checkable
+Everything that is computed from a client's data is computed behind an engine, and what an engine returns is all that
+leaves a client. Simulated clients in a loop, in processes or stacked on a GPU, and real nodes elsewhere are the same to
+a method. Answers say who answered and why others did not.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedflux.data import Cohort, Features, Split
+from fedflux.data import Cohort, Features, Federation, Held, Split
+from fedflux.data.holding import About, Holding, Pass, Seen
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Extras, Rule, Sgd
+from fedflux.engine.slots import Kept
 from fedflux.engine.stack import Stack
+from fedflux.operations import Arrays
 
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
 class Job:
-    """One client's local work: whose data, and which rows of the start stack it begins from."""
+    """One client's local work: whose data, what it begins from, and what it keeps."""
 
     client: int
     models: tuple[int, ...] = (0,)
+    """Rows of the start stack."""
+    own: tuple[str | None, ...] = ()
+    """For each of them the slot whose model the client begins from instead, once it has one; (): none."""
+    keep: tuple[str | None, ...] = ()
+    """For each of them the slot that the trained model stays in, None where it is sent back; (): all are sent."""
 
 
 @dataclass(frozen=True)
@@ -71,12 +84,106 @@ class ManyAtOnce(Protocol[T]):
         """The summary of every client; their latents lie one after another and end at `ends`."""
 
 
+class Query(Protocol):
+    """A question about data, a registered operation (`fedflux.operations`): what is computed at the client and sent."""
+
+    def passes(self) -> Sequence[Pass]:
+        """The passes through the encoder that the answer is made of."""
+
+    @property
+    def losses(self) -> Split | None:
+        """The split whose losses under every model that was sent enter the answer; None: none do."""
+
+    def answer(self, held: Holding, seen: Seen) -> Arrays:
+        """What leaves the client: a few named arrays, never one number an example."""
+
+    def fault(self, answer: Arrays, about: About) -> str | None:
+        """What is wrong with an answer that came from elsewhere, None where it can be used."""
+
+    def faults(self, answers: Sequence[Arrays]) -> Sequence[str | None]:
+        """What is wrong with answers beside each other's, each of which is right by itself."""
+
+
+class Preparation(Protocol):
+    """What a client computes before it trains, a registered operation: its rule's extras, of which only sums leave."""
+
+    split: Split
+    """Whose losses under every model that was sent it needs."""
+
+    def prepare(
+        self, held: Holding, losses: NDArray[np.float32], extras: Extras
+    ) -> tuple[Sequence[Extras], Mapping[str, NDArray[np.generic]]]:
+        """Extras for the training of each model that was sent, and what the client tells besides."""
+
+    def fault(self, told: Arrays, about: About) -> str | None:
+        """What is wrong with what a client told, None where it can be used."""
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What came back from training: the jobs that were done, in order, and the models that they sent."""
+
+    jobs: tuple[Job, ...]
+    models: Stack
+    """Of each job those that it does not keep, one job after another."""
+    told: Mapping[int, Arrays] = field(default_factory=dict)
+    """By client, what its preparation told."""
+    missing: Mapping[int, str] = field(default_factory=dict)
+    """Clients that did not answer, and why."""
+
+    @property
+    def clients(self) -> tuple[int, ...]:
+        """Whose work each job is."""
+        return tuple(job.client for job in self.jobs)
+
+
+@dataclass(frozen=True, eq=False)
+class Answers:
+    """Answers to a query, in the order in which clients were asked."""
+
+    clients: tuple[int, ...]
+    arrays: tuple[Arrays, ...]
+    missing: Mapping[int, str] = field(default_factory=dict)
+    refused: frozenset[int] = frozenset()
+    """Those of the missing whose answers were wrong: they are out for good, and must leave no trace."""
+
+    def __len__(self) -> int:
+        return len(self.clients)
+
+    def stacked(self, name: str) -> NDArray[Any]:
+        """One named array of everybody's, a row a client."""
+        return np.stack([one[name] for one in self.arrays])
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """Accuracies (predictors × clients asked), NaN where a client has no such examples or did not answer."""
+
+    values: NDArray[np.float64]
+    missing: Mapping[int, str] = field(default_factory=dict)
+
+    def by_client(self, cohort: Cohort, row: int = 0) -> dict[int, float]:
+        """One predictor's accuracies, of the clients that answered."""
+        pairs = zip(cohort, self.values[row].tolist(), strict=True)
+        return {client: score for client, score in pairs if client not in self.missing}
+
+
+@dataclass(frozen=True, eq=False)
+class Presence:
+    """Who is there: a federation whose clients may have become more, and which of them can be asked now."""
+
+    federation: Federation
+    labelled: tuple[int, ...]
+    unlabelled: tuple[int, ...] = ()
+    """Clients without labels: they never train, and are given a model at the end."""
+
+
 class DivergedError(RuntimeError):
     """Training left the finite numbers; the message names the client and the round."""
 
 
 class Engine(Protocol):
-    """Runs clients. Engines know no method."""
+    """The only way from a method to clients. Engines know no method."""
 
     name: str
     device: str
@@ -86,6 +193,58 @@ class Engine(Protocol):
 
     def initial(self, count: int = 1) -> Stack:
         """The initial model, as a stack of one, or `count` models drawn independently, that one first."""
+
+    def train(
+        self,
+        start: Stack,
+        cohort: Cohort,
+        jobs: Sequence[Job],
+        training: Training,
+        key: Key,
+        rule: Rule | None = None,
+        extras: Mapping[int, Extras] | None = None,
+        preparation: Preparation | None = None,
+    ) -> Trained:
+        """Local training of every job; `extras` is what single clients are sent besides models."""
+
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> Scores:
+        """Accuracy of every member with each of the predictors, in one exchange."""
+
+    def ask(self, query: Query, clients: "Cohort | Held | Sequence[Features]", models: Stack | None = None) -> Answers:
+        """Every client's answer to a query, under these models; features come without labels."""
+
+    def public(self, models: Stack, images: Tensor, statistic: Statistic[T]) -> T:
+        """A statistic of images that nobody owns, computed by the server itself."""
+
+    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> None:
+        """These clients keep the model of one slot in another, too."""
+
+    def hand_out(self, predictor: Predictor, cohort: Cohort) -> None:
+        """The run is over: clients may keep what they answer with. Simulated ones have no use for it."""
+
+    def present(self, round: int) -> "Presence | None":
+        """Who is there for a round (0: after the last one); None: everyone, always."""
+
+    def report(self) -> Mapping[str, Any]:
+        """What a result says of how the clients were reached: chunk size, refusals, bytes on the wire."""
+
+    def kept(self) -> Kept:
+        """The slots of clients that live in this process: they are saved with a run's state."""
+
+    def restore(self, kept: Kept) -> None:
+        """Go on with slots that were saved."""
+
+
+class Backend(Protocol):
+    """How clients of this machine are computed: loop, processes, stacked. Backends differ in speed, not in results."""
+
+    name: str
+    device: str
+    precision: str
+    trained_names: frozenset[str]
+
+    def initial(self, count: int = 1) -> Stack:
+        """As the engine's."""
 
     def train(
         self,

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
-from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.kernels.chain import ChainTrainer
 from fedflux.engine.kernels.functional import Functional
@@ -43,8 +42,6 @@ class LoopEngine:
         precision: str = "fp32",
         pixels: tuple[float, float] = (0.5, 0.5),
     ) -> None:
-        if device == "cpu":
-            keep_freed_memory()
         self.device = device
         self.precision = precision
         self._pixels = pixels

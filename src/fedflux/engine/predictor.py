@@ -1,4 +1,4 @@
-"""What a client answers with: a mixture of models' class probabilities."""
+"""What a client answers with: a mixture of models, some of which it may keep to itself."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from fedflux.engine.rules import Operations
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.placement import Placement
 
 
 class Adaptation(Protocol):
@@ -23,41 +24,35 @@ class Adaptation(Protocol):
 
 
 @dataclass(frozen=True, eq=False)
-class Verdict:
-    """What is said of clients that a model was chosen for by a distance, one entry a client."""
-
-    chosen: NDArray[np.int64]
-    """The model whose data are nearest, whether or not it answers."""
-    novel: NDArray[np.bool_]
-    """Whether the client's data are like no model's."""
-    score: NDArray[np.float64]
-    """p-value of its data being like some model's."""
-    confidence: NDArray[np.float64]
-    """Probability of the chosen model, given that one of them is right."""
-
-
-@dataclass(frozen=True, eq=False)
 class Predictor:
-    """Row k of `weights` (clients × models) mixes the probabilities of the stack's models for the k-th client asked."""
+    """Row k of `weights` (clients × models) mixes the probabilities of models for the k-th client asked.
+
+    Columns are the models of the stack and then, by name, the models that a client keeps in its slots.
+    """
 
     stack: Stack
     weights: NDArray[np.float64]
-    distances: NDArray[np.float64] | None = None
-    """How far each client is from each model's data (clients × models), where the choice was made by a distance; models
-    that are nobody's in particular come last and have no column."""
     adaptation: Adaptation | None = None
     """What is done to a model before it answers; None: nothing."""
-    verdict: Verdict | None = None
-    """Who is new, and how sure the choices are, where a method can tell."""
+    placement: Placement | None = None
+    """Where the clients were placed, where models were chosen by that."""
+    slots: tuple[str, ...] = ()
+    blended: bool = False
+    """Mix parameters to one model a client instead of probabilities."""
 
     @staticmethod
-    def single(stack: Stack, chosen: NDArray[np.int64], distances: NDArray[np.float64] | None = None) -> "Predictor":
+    def single(stack: Stack, chosen: NDArray[np.int64]) -> "Predictor":
         """One model a client."""
         weights = np.zeros((len(chosen), len(stack)))
         weights[np.arange(len(chosen)), chosen] = 1.0
-        return Predictor(stack, weights, distances)
+        return Predictor(stack, weights)
 
     @staticmethod
     def shared(stack: Stack, weights: NDArray[np.float64], clients: int) -> "Predictor":
         """The same mixture for every client, weights normalised."""
         return Predictor(stack, np.tile(weights / weights.sum(), (clients, 1)))
+
+    @staticmethod
+    def kept(stack: Stack, slot: str, has_one: NDArray[np.bool_]) -> "Predictor":
+        """The model that each client keeps in a slot; the stack's only model for clients that have none."""
+        return Predictor(stack, np.stack([~has_one, has_one], axis=1).astype(np.float64), slots=(slot,))

@@ -1,6 +1,8 @@
 """What clients train: models by name, or any factory of the user's."""
 
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from pathlib import Path
 
@@ -25,9 +27,18 @@ def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed
     """A model with its initial weights; `name` is a known model or `package.module:factory`.
 
     Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards; each
-    `index` draws other weights.
+    `index` draws other weights. A module of the user's is looked for in the current folder too, while the model is made
+    and no longer.
     """
-    factory = MODELS[name] if name in MODELS else _import_factory(name)
+    if name in MODELS:
+        return _built(MODELS[name], name, image_shape, classes, seed, index)
+    with _current_folder_importable():
+        return _built(_import_factory(name), name, image_shape, classes, seed, index)
+
+
+def _built(
+    factory: ModelFactory, name: str, image_shape: tuple[int, int, int], classes: int, seed: int, index: int
+) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "initial model", index))
         try:
@@ -42,13 +53,25 @@ def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed
     return model
 
 
+@contextmanager
+def _current_folder_importable() -> Iterator[None]:
+    """The current folder is first on the path for a while; of a package that was found there, later imports are too."""
+    here = str(Path.cwd())
+    if here in sys.path:
+        yield
+        return
+    sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if here in sys.path:  # code of the user's may have changed the path
+            sys.path.remove(here)
+
+
 def _import_factory(name: str) -> ModelFactory:
     if ":" not in name:
         raise unknown("model", name, [*MODELS, "package.module:factory"])
     module_name, _, attribute = name.partition(":")
-    here = str(Path.cwd())
-    if here not in sys.path:
-        sys.path.insert(0, here)
     try:
         module = import_module(module_name)
     except Exception as error:  # a module of the user's may fail in any way

@@ -1,174 +1,57 @@
 """A run's configuration: preset, then config file, then flags; checked once, in full, before anything is touched."""
 
 import tomllib
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, fields
-from math import isfinite
 from pathlib import Path
-from re import fullmatch
 from shlex import quote
-from types import NoneType, UnionType
-from typing import Any, Literal, get_args, get_origin
+from typing import Any
 
-from fedflux.algorithms import ALGORITHMS, READS, DescriptorSettings, Settings
+from fedflux.algorithms import READS, DescriptorSettings, Settings
+from fedflux.clustering import Clusterer
+from fedflux.clustering.settings import with_kmeans
 from fedflux.data import Partition
 from fedflux.data.shifts.drift import Drift
-from fedflux.data.shifts.levels import check_level
 from fedflux.data.shifts.patterns import shift_parts
+from fedflux.descriptors.privacy.accounting import Privacy, opendp
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
-from fedflux.runs.presets import preset, tuned_rate
 from fedflux.files import read_object
-from fedflux.descriptors.privacy.accounting import Privacy, opendp
-from fedflux.clustering import ALPHA, Clusterer, check_clusterer
-from fedflux.clustering.drift import FALSE_ALARMS
-from fedflux.clustering.placement.novelty import LEVEL
+from fedflux.runs.presets import preset, usual
+from fedflux.runs.settings import AllSettings
+from fedflux.settings import as_flag, dashed, declared
+
+SETTINGS = {one.name: one for one in declared(AllSettings)}
+"""Every setting of a run by its name."""
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """Everything a run is told. Field names are the flags, with underscores."""
-
-    dataset: str = "digits"
-    data_dir: str | None = None
-    shift: str = "px"
-    level: int = 4
-    clients: int | None = None
-    seed: int = 42
-    patterns: Literal["independent", "shared"] = "independent"
-    bank: int = 5
-    strength: float | None = None
-    alpha: float | None = None
-    quantity_skew: float = 0.0
-    data_fraction: float = 1.0
-    duplicate: int = 1
-    samples_per_client: int | None = None
-    drift: str | None = None
-    participation: float = 1.0
-    algorithm: str = "flux"
-    preset: Literal["tuned", "flux-paper"] | None = None
-    clusters: int | Literal["true"] | None = None
-    clusterer: str = "calibrated"
-    significance: float = ALPHA
-    assignment: Literal["calibrated", "euclidean"] = "calibrated"
-    answer: Literal["cluster", "both"] = "cluster"
-    novel: Literal["nearest", "global"] = "nearest"
-    novelty_level: float = LEVEL
-    cluster_round: int | Literal["auto"] = "auto"
-    eps_scale: float = 1.0
-    components: int = 10
-    covariance: Literal["diagonal", "full"] = "diagonal"
-    bounds: Literal["coordinate", "scalar"] = "coordinate"
-    projector: Literal["synthetic", "discriminant"] = "synthetic"
-    redescribe: int = 1
-    false_alarms: float = FALSE_ALARMS
-    dp: Literal["gaussian", "paper"] | None = None
-    epsilon: float | None = None
-    delta: float = 1e-5
-    model: str = "auto"
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 64
-    lr: float = 0.005
-    momentum: float = 0.9
-    clip: float | None = None
-    server_momentum: float = 0.0
-    finetune: int = 0
-    engine: str = "auto"
-    device: str = "auto"
-    precision: Literal["fp32", "fp32-strict", "bf16"] = "fp32"
-    until: Literal["clustered"] | None = None
-    out: str | None = None
-    store: str | None = None
-    track: str | None = None
-    resume: bool = False
+class RunConfig(AllSettings):
+    """Everything that is set for a run."""
 
     def __post_init__(self) -> None:
-        for name, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("components", 1), ("redescribe", 0)):
-            if getattr(self, name) < low:
-                raise FedfluxError(f"--{name.replace('_', '-')} {getattr(self, name)}: give {low} or more")
-        if self.finetune < 0:
-            raise FedfluxError(f"--finetune {self.finetune}: give 0 or more epochs")
-        if self.finetune and self.answers_both():
-            raise FedfluxError("--finetune goes on from one model a client: leave out --answer both")
-        if not 0 < self.participation <= 1:
-            raise FedfluxError(f"--participation {self.participation} is outside 0 to 1")
-        if not (isfinite(self.lr) and self.lr > 0):
-            raise FedfluxError(f"--lr {self.lr}: give a value above 0")
-        if not 0 <= self.momentum < 1:
-            raise FedfluxError(f"--momentum {self.momentum} is outside 0 to 1")
-        if self.clip is not None and not (isfinite(self.clip) and self.clip > 0):
-            raise FedfluxError(f"--clip {self.clip}: give a value above 0")
-        if not 0 <= self.server_momentum < 1:
-            raise FedfluxError(f"--server-momentum {self.server_momentum} is outside 0 to 1")
-        if not (isfinite(self.eps_scale) and self.eps_scale > 0):
-            raise FedfluxError(f"--eps-scale {self.eps_scale}: give a value above 0")
-        if not 0 < self.significance < 1:
-            raise FedfluxError(f"--significance {self.significance} is outside 0 to 1")
-        if not 0 < self.false_alarms < 1:
-            raise FedfluxError(f"--false-alarms {self.false_alarms} is outside 0 to 1")
-        if not 0 < self.novelty_level < 1:
-            raise FedfluxError(f"--novelty-level {self.novelty_level} is outside 0 to 1")
-        if self.cluster_round != "auto" and not 1 <= self.cluster_round <= self.rounds:
-            raise FedfluxError(f"--cluster-round {self.cluster_round} is outside the rounds 1 to {self.rounds}")
-        if isinstance(self.clusters, int) and self.clusters < 1:
-            raise FedfluxError(f"--clusters {self.clusters}: give 1 or more")
-        if self.algorithm == "flux" and self.clusterer == "kmeans" and self.clusters is None:
-            raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
-        if self.algorithm == "flux-dynamic" and (self.clusterer == "kmeans" or self.clusters is not None):
-            raise FedfluxError(
-                "the number of clusters changes with drift: flux-dynamic takes no --clusters and no kmeans"
-            )
-        if self.algorithm == "flux-dynamic" and self.redescribe == 0:
-            raise FedfluxError("--redescribe 0: flux-dynamic finds drift by describing clients anew; give 1 or more")
-        if self.dp is not None and self.epsilon is None:
-            raise FedfluxError(f"--dp {self.dp} needs a budget: --epsilon E")
-        if self.privacy() is not None:
-            opendp()
-            if self.covariance == "full":
-                raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
-            if self.projector != "synthetic":
-                raise FedfluxError(f"--projector {self.projector} asks for more than --epsilon protects: leave it out")
-        check_level(self.level)
-        check_clusterer(self.clusterer)
-        if self.algorithm not in ALGORITHMS:
-            raise unknown("algorithm", self.algorithm, ALGORITHMS)
-        if self.until == "clustered" and "cluster_round" not in READS[self.algorithm]:
-            raise FedfluxError(f"--until clustered: {self.algorithm} makes no descriptors to cluster; use flux")
-        self.partition()
-        if self.drift is not None:
-            Drift.parse(self.drift).check_rounds(self.rounds)
-            if Drift.parse(self.drift).spec == "test" and "pygx" in shift_parts(self.shift):
-                raise FedfluxError(f"--drift test: {self.shift} has no test phase, since features cannot show P(Y|X)")
+        super().__post_init__()
+        for check in (_check_method, _check_clusterer, _check_privacy, _check_data):
+            check(self)
 
     def partition(self) -> Partition:
         """How the dataset becomes a federation."""
-        return Partition(
-            shift=self.shift,
-            level=self.level,
-            clients=self.clients,
-            seed=self.seed,
-            patterns=self.patterns,
-            bank=self.bank,
-            strength=self.strength,
-            alpha=self.alpha,
-            quantity_skew=self.quantity_skew,
-            data_fraction=self.data_fraction,
-            duplicate=self.duplicate,
-            samples_per_client=self.samples_per_client,
-            drift=self.drift,
-        )
+        return Partition(**{field.name: getattr(self, field.name) for field in fields(Partition)})
+
+    def reads(self, setting: str) -> bool:
+        """Whether the method reads a setting that not every method reads."""
+        return setting in READS[self.algorithm]
 
     def answers_both(self) -> bool:
         """Whether a general model is trained beside the clusters' and heard with them."""
-        return self.answer == "both" and "answer" in READS.get(self.algorithm, ())
+        return self.answer == "both" and self.reads("answer")
 
     def privacy(self) -> Privacy | None:
         """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""
-        if self.epsilon is None:
+        if self.epsilon is None or not self.reads("epsilon"):
             return None
-        promised = Privacy(self.dp or "gaussian", self.epsilon, self.delta, self._releases())
-        return promised if "epsilon" in READS.get(self.algorithm, ()) else None
+        return Privacy(self.dp or "gaussian", self.epsilon, self.delta, self._releases())
 
     def _releases(self) -> int:
         """How often a client may describe the same examples: the budget is for all of these together."""
@@ -177,29 +60,26 @@ class RunConfig:
         return 1 + {"flux-dynamic": 2 * again, "flux-soft": again}.get(self.algorithm, 0)
 
     def settings(self, true_clusters: int | None = None) -> Settings:
-        """What the algorithm is told; methods that need a number of clusters get the true one unless told another."""
+        """What the algorithm is given; methods that need a number of clusters get the true one where none is set."""
+        number = self.clusters if isinstance(self.clusters, int) else None
         return Settings(
             rounds=self.rounds,
             training=Training(self.epochs, self.batch_size, self.lr, self.momentum, self.clip),
             seed=self.seed,
-            flux_paper=self.preset == "flux-paper",
-            clusters=self.clusters if isinstance(self.clusters, int) else true_clusters,
-            clusterer=Clusterer(
-                self.clusterer,
-                self.clusters if isinstance(self.clusters, int) else None,
-                self.eps_scale,
-                self.significance,
-            ),
+            paper_baselines=self.preset == "paper-baselines",
+            clusters=true_clusters if number is None else number,
+            clusterer=Clusterer(self.clusterer, number, self.eps_scale, self.significance),
+            true_count=self.clusters == "true",
+            cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             calibrated_assignment=self.assignment == "calibrated",
+            regroup=self.late == "regroup",
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
             everyone=self.participation == 1,
-            beside=self.answer == "both",
+            general_model=self.answer == "both",
             novel=self.novel,
             novelty_level=self.novelty_level,
             server_momentum=self.server_momentum,
-            true_count=self.clusters == "true",
-            cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
             descriptor=DescriptorSettings(
                 components=self.components,
                 full_covariance=self.covariance == "full",
@@ -209,76 +89,128 @@ class RunConfig:
             ),
         )
 
+    def given(self) -> dict[str, Any]:
+        """What somebody asked for: every setting that is not as the dataset and the preset have it."""
+        brought = usual(self.dataset, self.preset, self.algorithm)
+        brought["preset"] = None
+        return {key: value for key, value in asdict(self).items() if value != brought[key]}
+
     def command(self) -> str:
-        """The command that repeats this run: every choice that differs from the dataset's defaults."""
-        defaults = asdict(RunConfig(**{**preset(self.dataset), "dataset": self.dataset}))
-        given = {k: v for k, v in asdict(self).items() if v is not None and v != defaults[k] and k != "resume"}
-        flags = {"dataset": self.dataset, **given}
-        return " ".join(["fedflux run", *(f"--{k.replace('_', '-')} {quote(str(v))}" for k, v in flags.items())])
+        """The command that repeats this run."""
+        chosen = {"dataset": self.dataset, **self.given()}
+        flags = [
+            as_flag(key, quote(str(value))) for key, value in chosen.items() if value is not None and key != "resume"
+        ]
+        return " ".join(["fedflux run", *flags])
+
+
+def _check_method(config: RunConfig) -> None:
+    """What the method cannot do."""
+    if config.finetune and config.answers_both():
+        raise FedfluxError("--finetune goes on from one model a client: leave out --answer both")
+    if config.cluster_round != "auto" and not 1 <= config.cluster_round <= config.rounds:
+        raise FedfluxError(f"--cluster-round {config.cluster_round} is outside the rounds 1 to {config.rounds}")
+    if config.algorithm == "flux-dynamic" and config.redescribe == 0:
+        raise FedfluxError("--redescribe 0: flux-dynamic finds drift by describing clients anew; give 1 or more")
+    if config.until == "clustered" and not config.reads("cluster_round"):
+        raise FedfluxError(f"--until clustered: {config.algorithm} makes no descriptors to cluster; use flux")
+
+
+def _check_clusterer(config: RunConfig) -> None:
+    """Whether the clusterer gets the number it needs, and none where the number changes."""
+    if config.algorithm == "flux" and config.clusterer == "kmeans" and config.clusters is None:
+        raise FedfluxError("kmeans needs the number of clusters: --clusters M, or --clusters true")
+    if config.algorithm == "flux-dynamic" and (config.clusterer == "kmeans" or config.clusters is not None):
+        raise FedfluxError("the number of clusters changes with drift: flux-dynamic takes no --clusters and no kmeans")
+
+
+def _check_privacy(config: RunConfig) -> None:
+    """Whether the promise can be kept."""
+    if config.dp is not None and config.epsilon is None:
+        raise FedfluxError(f"--dp {config.dp} needs a budget: --epsilon E")
+    if config.privacy() is None:
+        return
+    opendp()
+    if config.covariance == "full":
+        raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
+    if config.projector != "synthetic":
+        raise FedfluxError(f"--projector {config.projector} asks for more than --epsilon protects: leave it out")
+
+
+def _check_data(config: RunConfig) -> None:
+    """Whether the parts of the partition go together, and with the rounds."""
+    config.partition()
+    if config.drift is None:
+        return
+    drift = Drift.parse(config.drift)
+    drift.check_rounds(config.rounds)
+    if drift.spec == "test" and "pygx" in shift_parts(config.shift):
+        raise FedfluxError(f"--drift test: {config.shift} has no test phase, since features cannot show P(Y|X)")
 
 
 def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> RunConfig:
-    """Preset of the dataset, overridden by the file, overridden by the options that are not None."""
+    """Presets of the dataset and by name, overridden by the file, overridden by the options that are not None."""
     from_file = read_config_file(config_file) if config_file else {}
-    given = {**from_file, **{k: v for k, v in options.items() if v is not None}}
-    if given.get("clusters") is not None and given.get("algorithm", "flux") == "flux":
-        name = given.setdefault("clusterer", "kmeans")  # the one clusterer that takes a number
-        if name != "kmeans":
-            raise FedfluxError(f"--clusters is for --clusterer kmeans; {name} finds the number by itself")
-    known = {field.name: field.type for field in fields(RunConfig)}
+    given = {**from_file, **{key: value for key, value in options.items() if value is not None}}
     for key in given:
-        if key not in known:
-            raise unknown("setting", key, known)
-    begun = {key: value for key, value in _begun(given).items() if key in known and key != "out"}
-    told = {key: _typed(key, value, known[key]) for key, value in {**begun, **given}.items()}
-    dataset = told.get("dataset", "digits")
-    defaults = preset(dataset)
-    if told.get("preset") == "tuned":
-        defaults["lr"] = tuned_rate(dataset, told.get("algorithm", RunConfig.algorithm))
-    return RunConfig(**{**defaults, **told})
+        if key not in SETTINGS:
+            raise unknown("setting", key, SETTINGS)
+    if given.get("algorithm", "flux") == "flux":
+        given = with_kmeans(given)
+    requested = {key: SETTINGS[key].read(value) for key, value in {**_begun(given), **given}.items()}
+    brought = usual(*(requested.get(key) for key in ("dataset", "preset", "algorithm")))
+    return RunConfig(**{**brought, **requested})
 
 
 def _begun(given: Mapping[str, Any]) -> dict[str, Any]:
-    """What the run to be resumed was told: `--out FOLDER --resume` is enough to go on."""
+    """What was set for the run to be resumed: `--out FOLDER --resume` is enough to go on."""
     if not given.get("resume") or given.get("out") is None:
         return {}
-    return read_object(Path(given["out"]) / "config.json") or {}
+    begun = read_object(Path(given["out"]) / "config.json") or {}
+    return {key: value for key, value in begun.items() if key in SETTINGS and key != "out"}
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
-    """A TOML file with the flags' names as keys; dashes and underscores are the same."""
+    """A TOML file with the flags' names as keys, in tables or not; dashes and underscores are the same."""
     try:
         content = tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise FedfluxError(f"cannot read config file {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise FedfluxError(f"config file {path} is not valid TOML: {error}") from error
-    return {key.replace("-", "_"): value for key, value in content.items()}
+    flat: dict[str, Any] = {}
+    for key, value in _flat(content):
+        if key in flat:
+            raise FedfluxError(f"config file {path} sets {dashed(key)} twice: leave one")
+        flat[key] = value
+    return flat
 
 
-def _typed(key: str, value: Any, wanted: Any) -> Any:
-    """The value as the field's type; integers pass for floats, a string of digits for an integer."""
-    options = get_args(wanted) if isinstance(wanted, UnionType) or get_origin(wanted) is not Literal else (wanted,)
-    options = options or (wanted,)
-    for option in options:
-        if get_origin(option) is Literal:
-            if value in get_args(option):
-                return value
-        elif option is NoneType:
-            if value is None:
-                return None
-        elif option is float and isinstance(value, int | float) and not isinstance(value, bool):
-            return float(value)
-        elif option is int and isinstance(value, str) and fullmatch("-?[0-9]{1,18}", value):
-            return int(value)
-        elif isinstance(value, option) and isinstance(value, bool) == (option is bool):
-            return value
-        elif option is str and isinstance(value, Path):
-            return str(value)
-    words = [str(choice) for o in options if get_origin(o) is Literal for choice in get_args(o)]
-    words += [
-        {"int": "a whole number", "float": "a number", "str": "text", "bool": "true or false"}[o.__name__]
-        for o in options
-        if o in (int, float, str, bool)
-    ]
-    raise FedfluxError(f"--{key.replace('_', '-')} '{value}' does not fit: give {' or '.join(words)}")
+def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys and values of a file, those of its tables among them; what a table is called is for its readers."""
+    for key, value in content.items():
+        name = key.replace("-", "_")
+        if isinstance(value, dict) and name not in SETTINGS:
+            yield from _flat(value)
+        else:
+            yield name, value
+
+
+def unread(given: Mapping[str, Any], *configs: RunConfig) -> list[str]:
+    """The settings that were asked for, are not the default, and that the methods of none of these runs read."""
+    somebody = frozenset().union(*READS.values())
+    wanted = [key for key in given if key in somebody and not any(config.reads(key) for config in configs)]
+    return [key for key in wanted if SETTINGS[key].read(given[key]) != preset(configs[0].dataset)[key]]
+
+
+def unread_in_words(given: Mapping[str, Any], *configs: RunConfig) -> list[str]:
+    """A line for each setting that was asked for in vain."""
+    methods = list(dict.fromkeys(config.algorithm for config in configs))
+    who = f"{methods[0]} does not read" if len(methods) == 1 else f"none of {', '.join(methods)} reads"
+    return [f"{who} {SETTINGS[key].flag}" for key in unread(given, *configs)]
+
+
+def warn_unread(config: RunConfig, stacklevel: int = 3) -> None:
+    """Warn a caller in Python of settings that were asked for in vain."""
+    for line in unread_in_words(config.given(), config):
+        warnings.warn(line, stacklevel=stacklevel)

@@ -5,14 +5,16 @@ from hashlib import sha256
 from json import dumps
 from typing import Any
 
-from fedflux.algorithms import HARNESS, READS, make_algorithm
+from fedflux.algorithms import READS, make_algorithm
+from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import shift_parts
-from fedflux.runs.config import RunConfig
-from fedflux.runs.presets import preset, tuned_rate
 from fedflux.models import REVISIONS
+from fedflux.runs.config import SETTINGS, RunConfig
+from fedflux.runs.presets import preset, tuned_rate
+from fedflux.settings import dashed
 
-HOW_AND_WHERE = frozenset(("data_dir", "engine", "device", "out", "store", "track", "resume"))
+HOW_AND_WHERE = frozenset(name for name, one in SETTINGS.items() if not one.counts)
 """Settings that say how and where to run; they do not determine the numbers."""
 GRID = ("algorithm", "shift", "level", "seed")
 """What a comparison varies."""
@@ -22,35 +24,35 @@ _CHOSEN = frozenset().union(*READS.values())
 def determines(config: RunConfig) -> dict[str, Any]:
     """The settings that determine the numbers; those that the algorithm does not read are left out."""
     unread = _CHOSEN - READS[config.algorithm] | _unread_of_shift(config)
-    told = {key: value for key, value in asdict(config).items() if key not in HOW_AND_WHERE | unread}
+    counts = {key: value for key, value in asdict(config).items() if key not in HOW_AND_WHERE | unread}
     if config.algorithm == "flux" and config.clusterer != "kmeans":
-        told.pop("clusters", None)
-    elif config.algorithm != "flux" and told.get("clusters") == "true":
-        told["clusters"] = None  # methods that need a number are told the true one anyway
-    if not _runs_the_harness(config):
-        told["preset"] = None  # a tuned rate is among the settings already
+        counts.pop("clusters", None)
+    elif config.algorithm != "flux" and counts.get("clusters") == "true":
+        counts["clusters"] = None  # methods that need a number get the true one anyway
+    if not _runs_paper_baseline(config):
+        counts["preset"] = None  # what it sets is among the settings already
     elif config.algorithm == "ifca":
-        told.pop("clusters", None)  # always ten there
+        counts.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
-        told.pop("eps_scale", None)
+        counts.pop("eps_scale", None)
     if not config.server_momentum:
-        told.pop("server_momentum", None)  # as if there were no such setting
+        counts.pop("server_momentum", None)  # as if there were no such setting
     if config.clip is None:
-        told.pop("clip")
+        counts.pop("clip")
     if config.drift is None:
-        told.pop("drift")
+        counts.pop("drift")
     else:
-        told["drift"] = Drift.parse(config.drift).spec
+        counts["drift"] = Drift.parse(config.drift).spec
     if config.novel == "nearest" and config.algorithm != "flux-dynamic":  # who is called novel changes no model then
-        told = {key: value for key, value in told.items() if key not in ("novel", "novelty_level")}
-    return _with_privacy(told, config)
+        counts = {key: value for key, value in counts.items() if key not in ("novel", "novelty_level")}
+    return _with_privacy(counts, config)
 
 
-def _with_privacy(told: dict[str, Any], config: RunConfig) -> dict[str, Any]:
+def _with_privacy(counts: dict[str, Any], config: RunConfig) -> dict[str, Any]:
     """The promise as it is kept; without one, nothing of it. Noise is drawn afresh: equal private runs differ."""
     privacy = config.privacy()
     left_out = {"dp", "epsilon", "delta"} if privacy is None else {"delta"} if privacy.mechanism == "paper" else set()
-    kept = {key: value for key, value in told.items() if key not in left_out}
+    kept = {key: value for key, value in counts.items() if key not in left_out}
     if privacy is not None:
         kept["dp"] = privacy.mechanism
         if privacy.mechanism == "gaussian":
@@ -58,13 +60,13 @@ def _with_privacy(told: dict[str, Any], config: RunConfig) -> dict[str, Any]:
     return kept
 
 
-def _runs_the_harness(config: RunConfig) -> bool:
-    """Whether --preset flux-paper makes this another method."""
-    return config.preset == "flux-paper" and config.algorithm in HARNESS
+def _runs_paper_baseline(config: RunConfig) -> bool:
+    """Whether --preset paper-baselines makes this another method."""
+    return runs_paper_baseline(config.algorithm, config.preset == "paper-baselines")
 
 
 def _is_tuned(config: RunConfig) -> bool:
-    """Whether the learning rate is the method's own, and not one that everybody shares or that was told."""
+    """Whether the learning rate is the method's own, and not one that everybody shares or that was asked for."""
     return config.preset == "tuned" and config.lr == tuned_rate(config.dataset, config.algorithm)
 
 
@@ -90,46 +92,43 @@ def revision(config: RunConfig) -> int:
 
 
 def identity(config: RunConfig, checksum: str) -> str:
-    """One name for all runs that must give the same numbers: data, settings that count, the algorithm's revision and
-    the model's.
+    """One name for all runs that must give the same numbers: data, settings that count, the revisions of the
+    algorithm and the model, and the code of an algorithm that is not ours.
 
     `config` has its model and number of clients decided (`build_federation` does that).
     """
     of_model = [REVISIONS[config.model]] if config.model in REVISIONS else []
-    return _digest([determines(config), checksum, revision(config), *of_model])
+    of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
+    return _digest([determines(config), checksum, revision(config), *of_model, *of_method])
 
 
 def folder_name(config: RunConfig, checksum: str) -> str:
     """A readable folder that runs of different identities never share."""
     place = f"{config.dataset}-{config.shift.replace('+', '-')}{config.level}"
-    return f"{place}-{config.algorithm}-s{config.seed}-{identity(config, checksum)[:8]}"
+    return f"{place}-{config.algorithm.replace(':', '-')}-s{config.seed}-{identity(config, checksum)[:8]}"
 
 
 def label(config: RunConfig) -> str:
     """The algorithm, with what was set differently from its defaults: `flux (clusterer kmeans, clusters true)`."""
-    told, usual = determines(config), _defaults(config)
-    own = sorted((_CHOSEN | {"preset"}) & told.keys())
-    chosen = [f"{key.replace('_', '-')} {told[key]}" for key in own if told[key] != usual[key]]
+    counts, usual = determines(config), preset(config.dataset)
+    own = sorted((_CHOSEN | {"preset"}) & counts.keys())
+    chosen = [f"{dashed(key)} {counts[key]}" for key in own if counts[key] != usual[key]]
     return f"{config.algorithm} ({', '.join(chosen)})" if chosen else config.algorithm
 
 
 def group(config: RunConfig, checksum: str) -> str:
     """In words, the settings that runs must share to be comparable: all but the grid and the algorithms' own."""
-    told, usual = determines(config), _defaults(config)
+    counts, usual = determines(config), preset(config.dataset)
     own = {*GRID, *_CHOSEN, "preset", "dataset", "clients", *(["lr"] if _is_tuned(config) else [])}
-    shared = {key: value for key, value in told.items() if key not in own}
+    shared = {key: value for key, value in counts.items() if key not in own}
     shared |= {"preset": "tuned"} if _is_tuned(config) else {}
     differing = [
-        f"{key.replace('_', '-')} {value}"
+        f"{dashed(key)} {value}"
         for key, value in shared.items()
         if value != usual[key] and not (key == "model" and usual[key] == "auto")
     ]
     data = config.dataset if config.dataset not in ("npz", "folder") else f"{config.dataset} {checksum[:6]}"
     return ", ".join([data, f"{config.clients} clients", *differing])
-
-
-def _defaults(config: RunConfig) -> dict[str, Any]:
-    return asdict(RunConfig(**{**preset(config.dataset), "dataset": config.dataset}))
 
 
 def _digest(content: Any) -> str:

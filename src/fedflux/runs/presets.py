@@ -1,5 +1,7 @@
-"""Defaults by dataset, the paper's settings where it has them (App. "Models and Hyper-parameter Settings"), and others
-by name: `tuned` gives every method the learning rate that suits it, `flux-paper` the choices of the paper's harness.
+"""Presets, which are named sets of settings: of every dataset, and those that `--preset` takes.
+
+`0.1` is every default of that version, for good. `paper` is the paper's FLUX to the letter. `tuned` gives every method
+the learning rate that suits it. `paper-baselines` changes no setting: it says what runs under the baselines' names.
 """
 
 from functools import cache
@@ -8,35 +10,143 @@ from json import loads
 from typing import Any
 
 from fedflux.errors import FedfluxError, unknown
+from fedflux.runs.settings import AllSettings
+from fedflux.settings import defaults
 
-COMMON: dict[str, Any] = {
-    "model": "lenet5",
+OWN_DATA: dict[str, Any] = {"batch_size": 32, "lr": 0.01}
+PRESETS: dict[str, dict[str, Any]] = {
+    "digits": {"model": "mlp", "batch_size": 16, "lr": 0.05},
+    "mnist": {"model": "lenet5"},
+    "fmnist": {"model": "lenet5", "eps_scale": 0.95},
+    "emnist": {"model": "lenet5"},
+    "cifar10": {"model": "lenet5"},
+    "cifar100": {"model": "resnet9", "rounds": 15, "eps_scale": 0.98},
+    "folder": OWN_DATA,
+    "npz": OWN_DATA,
+}
+"""What differs from the defaults on a dataset: the paper's settings where it has them (App. "Models and Hyper-parameter
+Settings").
+"""
+
+
+def preset(dataset: str) -> dict[str, Any]:
+    """Every setting as it is on a dataset when nobody asks for another."""
+    if dataset not in PRESETS:
+        raise unknown("dataset", dataset, PRESETS)
+    return {**defaults(AllSettings), **PRESETS[dataset], "dataset": dataset}
+
+
+VERSION_0_1: dict[str, Any] = {
+    "dataset": "digits",
+    "data_dir": None,
+    "shift": "px",
+    "level": 4,
+    "clients": None,
+    "seed": 42,
+    "patterns": "independent",
+    "bank": 5,
+    "strength": None,
+    "alpha": None,
+    "quantity_skew": 0.0,
+    "data_fraction": 1.0,
+    "duplicate": 1,
+    "samples_per_client": None,
+    "drift": None,
+    "participation": 1.0,
+    "algorithm": "flux",
+    "clusters": None,
+    "clusterer": "calibrated",
+    "significance": 0.01,
+    "assignment": "calibrated",
+    "answer": "cluster",
+    "novel": "nearest",
+    "novelty_level": 0.05,
+    "late": "regroup",
+    "cluster_round": "auto",
+    "eps_scale": 1.0,
+    "components": 10,
+    "covariance": "diagonal",
+    "bounds": "coordinate",
+    "projector": "synthetic",
+    "redescribe": 1,
+    "false_alarms": 0.01,
+    "dp": None,
+    "epsilon": None,
+    "delta": 1e-5,
+    "model": "auto",
     "rounds": 10,
     "epochs": 2,
     "batch_size": 64,
     "lr": 0.005,
     "momentum": 0.9,
-    "eps_scale": 1.0,
+    "clip": None,
+    "server_momentum": 0.0,
+    "finetune": 0,
+    "engine": "auto",
+    "device": "auto",
+    "precision": "fp32",
+    "until": None,
+    "out": None,
+    "store": None,
+    "track": None,
+    "resume": False,
 }
-OWN_DATA: dict[str, Any] = {"model": "auto", "batch_size": 32, "lr": 0.01}
-
-PRESETS: dict[str, dict[str, Any]] = {
+"""Every default of version 0.1. A setting that is newer stands here with the value that does what 0.1 did."""
+DATASETS_0_1: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "batch_size": 16, "lr": 0.05},
-    "mnist": {},
-    "fmnist": {"eps_scale": 0.95},
-    "emnist": {},
-    "cifar10": {},
+    "mnist": {"model": "lenet5"},
+    "fmnist": {"model": "lenet5", "eps_scale": 0.95},
+    "emnist": {"model": "lenet5"},
+    "cifar10": {"model": "lenet5"},
     "cifar100": {"model": "resnet9", "rounds": 15, "eps_scale": 0.98},
-    "folder": OWN_DATA,
-    "npz": OWN_DATA,
+    "folder": {"batch_size": 32, "lr": 0.01},
+    "npz": {"batch_size": 32, "lr": 0.01},
 }
+"""What differed from them on its datasets; newer ones keep what they have now."""
+PAPER: dict[str, Any] = {
+    "clusterer": "adaptive-dbscan",
+    "cluster_round": "auto",
+    "late": "place",
+    "assignment": "euclidean",
+    "answer": "cluster",
+    "novel": "nearest",
+    "components": 10,
+    "covariance": "diagonal",
+    "bounds": "coordinate",
+    "projector": "synthetic",
+    "clip": None,
+    "server_momentum": 0.0,
+    "finetune": 0,
+}
+"""The paper's FLUX, on any dataset."""
+_PAPER_TRAINING = {"rounds": 10, "epochs": 2, "batch_size": 64, "lr": 0.005, "momentum": 0.9, "eps_scale": 1.0}
+PAPER_DATASETS: dict[str, dict[str, Any]] = {
+    "mnist": {**_PAPER_TRAINING, "model": "lenet5"},
+    "fmnist": {**_PAPER_TRAINING, "model": "lenet5", "eps_scale": 0.95},
+    "cifar10": {**_PAPER_TRAINING, "model": "lenet5"},
+    "cifar100": {**_PAPER_TRAINING, "model": "resnet9", "rounds": 15, "eps_scale": 0.98},
+    "chexpert": {**_PAPER_TRAINING, "model": "resnet9", "rounds": 20},
+    "officehome": {**_PAPER_TRAINING, "model": "resnet9", "rounds": 40},
+}
+"""Its training, on its own datasets; on others it teaches nothing, so they keep theirs."""
 
 
-def preset(dataset: str) -> dict[str, Any]:
-    """The defaults of one dataset."""
-    if dataset not in PRESETS:
-        raise unknown("dataset", dataset, PRESETS)
-    return {**COMMON, **PRESETS[dataset]}
+def usual(dataset: str | None = None, name: str | None = None, algorithm: str | None = None) -> dict[str, Any]:
+    """Every setting as it is on a dataset under a named preset; what somebody asks for wins over it."""
+    version = VERSION_0_1 if name == "0.1" else defaults(AllSettings)
+    chosen = preset(dataset or version["dataset"])
+    return {**chosen, **_named(name, chosen["dataset"], algorithm or version["algorithm"])}
+
+
+def _named(name: str | None, dataset: str, algorithm: str) -> dict[str, Any]:
+    """What a named preset sets."""
+    if name == "0.1":
+        return {**VERSION_0_1, **DATASETS_0_1.get(dataset, PRESETS[dataset]), "dataset": dataset}
+    if name == "paper":
+        return {**PAPER, **PAPER_DATASETS.get(dataset, {})}
+    if name == "tuned":
+        return {"lr": tuned_rate(dataset, algorithm)}
+    return {}
 
 
 TRAINS_AS = {"flux-soft": "flux", "flux-dynamic": "flux"}

@@ -15,6 +15,7 @@ from typing import Any, Literal
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
+from fedflux.engine.allocator import keep_freed_memory
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import RunConfig
 from fedflux.runs.runner import run_config
@@ -141,6 +142,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
 def _serve(connection: Connection) -> None:
     """What a worker does: runs until nobody is there to give it any. Its parent alone answers Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     datasets: dict[tuple[str, str | None], Dataset] = {}
     parent = os.getppid()
     while True:

@@ -1,13 +1,15 @@
 """FedAvg: one global model, the size-weighted mean of what clients trained."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, validated
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import averaged, count_round, sizes_of, validated
 from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
@@ -18,18 +20,21 @@ class FedAvgState:
     """The global model θ (a stack of one), the number of clients, and how many rounds it has seen."""
 
     model: Stack
-    clients: int
+    clients: Annotated[int, PerClient()]
     round: int = 0
     velocity: Stack | None = None
     """How θ has been moving, where the server has momentum."""
 
 
+@algorithm("fedavg")
 @dataclass(frozen=True)
-class FedAvg(Undescribed):
+class FedAvg(Method):
     """McMahan et al., AISTATS 2017."""
 
     settings: Settings
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (FedAvgState,)
+    reads: ClassVar[frozenset[str]] = frozenset(("finetune", "server_momentum"))
 
     def init(self, federation: Federation, engine: Engine) -> FedAvgState:
         """The initial model."""
@@ -43,15 +48,14 @@ class FedAvg(Undescribed):
             jobs = [Job(client) for client in cohort]
             key = Key(self.settings.seed, state.round)
             trained = engine.train(state.model, cohort, jobs, self.settings.training, key)
-            sizes = cohort.sizes("train")
-            model = aggregate(state.model, trained, np.zeros(len(cohort), dtype=np.int64), sizes)
+            model = averaged(self.settings, state.model, trained, cohort)
             velocity, beta = state.velocity, self.settings.server_momentum
             if beta:
-                rows = [0] if sizes.any() else []
+                rows = [0] if sizes_of(trained, cohort).any() else []
                 model, velocity = carried_on(state.model, model, velocity, beta, rows, engine.trained_names)
         state = replace(state, model=model, velocity=velocity)
-        metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
+        count_round(metrics, cohort, trained, model.model_bytes(), self.settings.training.epochs)
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
@@ -66,3 +70,7 @@ class FedAvg(Undescribed):
     def assignment(self, state: FedAvgState) -> NDArray[np.int64]:
         """One cluster."""
         return np.zeros(state.clients, dtype=np.int64)
+
+    def models(self, state: FedAvgState) -> Mapping[str, Stack]:
+        """θ."""
+        return {"models": state.model}

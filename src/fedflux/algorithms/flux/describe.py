@@ -6,30 +6,17 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux.private import (
-    NO_BOUNDS,
-    describe_privately,
-    describe_unlabelled_privately,
-    image_numbers,
-    public_projector,
-    with_paper_noise,
-)
 from fedflux.data import Cohort, Features, Held
-from fedflux.descriptors.bounds import Bounds, LatentRange, client_bounds, merge_bounds, scalar_bounds
-from fedflux.descriptors.descriptor import Descriptors, effective_counts, join_descriptors, make_descriptors
-from fedflux.descriptors.discriminant import (
-    BREADTH,
-    Scatter,
-    ScatterStatistic,
-    client_scatter,
-    enough,
-    fit_discriminant,
-)
-from fedflux.descriptors.moments import Moments, MomentStatistic, moments
+from fedflux.descriptors.bounds import Bounds, merge_bounds, scalar_bounds
+from fedflux.descriptors.descriptor import Descriptors
+from fedflux.descriptors.discriminant import Scatter, enough, fit_discriminant
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import COMPONENTS, POINTS, Projector, fit_projector
-from fedflux.descriptors.wire import Arrays, over_the_wire, to_arrays
-from fedflux.engine import Engine, Stack
+from fedflux.descriptors.public import LatentSum, as_tensor, mean_latent, public_images
+from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled, read_bounds
+from fedflux.descriptors.wire import completed, from_arrays, join_arrays
+from fedflux.engine import Answers, Engine, Stack
+from fedflux.operations import Arrays
 
 FEW = 10
 """Distinct examples a class, typically, below which the discriminant projector is worth a hint."""
@@ -50,142 +37,164 @@ class DescriptorSettings:
 
 @dataclass(frozen=True, eq=False)
 class Extractor:
-    """φ, frozen at the trigger round: the global model θ* of that moment, the bounds and the shared projector."""
+    """φ, frozen at the trigger round: the global model θ* of that moment, and what clients are asked under it."""
 
     reference: Stack
-    bounds: Bounds
-    projector: Projector
-    full_covariance: bool
-    privacy: Privacy | None = None
+    question: AskDescriptor
     scatter_bytes: int = 0
     """What every member of the trigger round sent besides its bounds, where the projector was found from scatter."""
 
     @property
     def up(self) -> int:
         """Bytes that S1 and S2 took from each member."""
-        return self.bounds.nbytes + self.scatter_bytes
+        return self._bounds_bytes + self.scatter_bytes
 
     @property
     def down(self) -> int:
         """Bytes that S1 and S2 bring to a client: bounds, from which the paper's projector follows, and any other."""
-        return self.bounds.nbytes + (self.projector.nbytes if self.scatter_bytes else 0)
+        return self._bounds_bytes + (self.question.projector.nbytes if self.scatter_bytes else 0)
+
+    @property
+    def _bounds_bytes(self) -> int:
+        return 0 if self.question.bounds is None else self.question.bounds.nbytes
 
 
-def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor:
-    """S1 and S2: bounds from every member's training latents, then the projector everyone derives from them.
+@dataclass(frozen=True, eq=False)
+class Told:
+    """Who described itself, and how."""
 
-    Under the Gaussian mechanism no bounds are asked for: the projector is public.
+    clients: tuple[int, ...]
+    descriptors: Descriptors
+
+
+def describe_all(
+    reference: Stack, cohort: Cohort, told_by: Cohort, engine: Engine, settings: DescriptorSettings
+) -> tuple[Extractor, Told] | None:
+    """S1 to S4: bounds, then the projector everyone derives from them, then descriptors; None where nobody answered.
+
+    `told_by` are the members with the data that they describe. A refused client must leave no trace: where one is
+    refused for its descriptor, the bounds are merged anew without it.
     """
-    privacy = settings.privacy
-    if privacy is not None and privacy.mechanism == "gaussian":
-        shape = cohort.federation.image_shape
-        projector = public_projector(reference, shape, engine, settings.components, settings.points)
-        return Extractor(reference, NO_BOUNDS, projector, False, privacy)
-    ranges = []
-    for part in cohort.parts("train"):
-        ranges += engine.reduce(reference, part.held("train"), LatentRange())
-    bounds = merge_bounds([client_bounds(one) for one in ranges])
-    if settings.scalar_bounds:
-        bounds = scalar_bounds(bounds)
+    bounds = _ask_bounds(reference, cohort, engine, settings)
+    refused: frozenset[int] = frozenset()
+    while True:
+        extractor = _extractor(reference, cohort, engine, settings, bounds, refused)
+        if extractor is None:
+            return None
+        answered = cohort if bounds is None else cohort.only(bounds)
+        told, out = _describe(extractor, told_by.only(answered), engine)
+        if not out - refused:
+            return None if told is None else (extractor, told)
+        refused |= out
+
+
+def _ask_bounds(
+    reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings
+) -> dict[int, Bounds] | None:
+    """S1: the bounds of every member's training latents; under the Gaussian mechanism none are asked for."""
+    if settings.privacy is not None and settings.privacy.mechanism == "gaussian":
+        return None
+    width = latent_width(reference, cohort, engine)
+    answers = engine.ask(AskBounds(width), cohort, reference)
+    return {client: read_bounds(one) for client, one in zip(answers.clients, answers.arrays, strict=True)}
+
+
+def latent_width(reference: Stack, cohort: Cohort, engine: Engine) -> int:
+    """v: how many numbers the model's latent has."""
+    blank = as_tensor(np.zeros((1, *cohort.federation.image_shape), dtype=np.float32))
+    return len(mean_latent(engine.public(reference, blank, LatentSum())))
+
+
+def _extractor(
+    reference: Stack,
+    cohort: Cohort,
+    engine: Engine,
+    settings: DescriptorSettings,
+    bounds: dict[int, Bounds] | None,
+    refused: frozenset[int],
+) -> Extractor | None:
+    """S1 and S2 on the server; None where no bounds are left."""
+    question = AskDescriptor(
+        cohort.federation.classes,
+        settings.components,
+        settings.points,
+        None,
+        full_covariance=settings.full_covariance,
+        privacy=settings.privacy,
+    )
+    if bounds is None:
+        projector = public_projector(reference, cohort, engine, settings)
+        return Extractor(reference, replace(question, given=projector, full_covariance=False))
+    kept = {client: one for client, one in bounds.items() if client not in refused}
+    if not kept:
+        return None
+    merged = merge_bounds(list(kept.values()))
+    merged = scalar_bounds(merged) if settings.scalar_bounds else merged
+    question = replace(question, bounds=merged)
     if not settings.discriminant:
-        projector = fit_projector(bounds, settings.components, settings.points)
-        return Extractor(reference, bounds, projector, settings.full_covariance, privacy)
-    base = fit_projector(bounds, max(BREADTH, settings.components), max(settings.points, 2 * BREADTH))
-    scatter = _scatter(base, reference, cohort, engine)
-    projector = fit_discriminant(base, scatter, fit_projector(bounds, settings.components, settings.points))
-    return Extractor(reference, bounds, projector, settings.full_covariance, privacy, scatter.nbytes)
+        return Extractor(reference, question)
+    ask = AskScatter(merged, settings.components, settings.points, cohort.federation.classes)
+    answers = engine.ask(ask, cohort.only(kept), reference)
+    if not len(answers):
+        return None
+    scatter = _total([ask.read(one) for one in answers.arrays])
+    projector = fit_discriminant(ask.base, scatter, question.projector)
+    return Extractor(reference, replace(question, given=projector), scatter.nbytes)
 
 
-def _scatter(base: Projector, reference: Stack, cohort: Cohort, engine: Engine) -> Scatter:
-    """The sum of all members' scatter, some members at a time."""
-    federation, total = cohort.federation, None
-    statistic = ScatterStatistic(base, federation.classes)
-    for part in cohort.parts("train"):
-        for client, sums in zip(part, engine.reduce(reference, part.held("train"), statistic), strict=True):
-            distinct = effective_counts(federation.labels(client, "train")[0], None, None)[0]
-            one = client_scatter(sums, float(distinct))
-            total = one if total is None else total + one
-    assert total is not None
+def _total(parts: Sequence[Scatter]) -> Scatter:
+    total = parts[0]
+    for one in parts[1:]:
+        total = total + one
     return total
+
+
+def public_projector(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Projector:
+    """S1 and S2 without data: the projector of the unit box, around the model's mean latent of public images."""
+    images = as_tensor(public_images(cohort.federation.image_shape))
+    centre = mean_latent(engine.public(reference, images, LatentSum()))
+    unit = Bounds(np.zeros(len(centre), dtype=np.float32), np.ones(len(centre), dtype=np.float32))
+    return Projector(centre, fit_projector(unit, settings.components, settings.points).components)
+
+
+def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Told | None:
+    """Descriptors of labelled members, as the server receives them; None where nobody answered."""
+    return _describe(extractor, cohort, engine)[0]
+
+
+def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> tuple[Told | None, frozenset[int]]:
+    if not len(cohort):
+        return None, frozenset()
+    answers = engine.ask(extractor.question, cohort, extractor.reference)
+    return _told(answers, answers.arrays), answers.refused
+
+
+def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Told | None:
+    """d′ of unlabelled clients, from images alone.
+
+    Labels are dropped before the engine sees the clients, so they cannot enter even if someone passes them in.
+    """
+    answers = engine.ask(AskUnlabelled(extractor.question), features, extractor.reference)
+    return _told(answers, [completed(one) for one in answers.arrays])
+
+
+def asked(features: Sequence[Features]) -> Sequence[int]:
+    """The clients that features are of: their ids, or their places where they belong to no federation."""
+    return features.cohort.ids if isinstance(features, Held) else range(len(features))
+
+
+def _told(answers: Answers, arrays: Sequence[Arrays]) -> Told | None:
+    if not len(answers):
+        return None
+    return Told(answers.clients, from_arrays(join_arrays(arrays)))
 
 
 def too_few(descriptors: Descriptors, how: DescriptorSettings) -> float | None:
     """How many distinct examples a class has, typically, where so few may hide a shift from the paper's projector and
     all together would tell a discriminant one.
     """
-    held = descriptors.effective[:, 1:][descriptors.effective[:, 1:] >= 1]
+    held: NDArray[np.float64] = descriptors.effective[:, 1:][descriptors.effective[:, 1:] >= 1]
     if how.discriminant or how.privacy is not None or not len(held) or not enough((held - 1).sum(), how.components):
         return None
     typical = float(np.median(held))
     return typical if typical < FEW else None
-
-
-def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
-    """S3 for labelled members, as the server receives it: moments of the training part, mean of the validation part."""
-    parts = cohort.parts("train", "validation")
-    return join_descriptors([over_the_wire(_describe(extractor, part, engine)) for part in parts])
-
-
-def sent(extractor: Extractor, cohort: Cohort, engine: Engine) -> Arrays:
-    """What labelled members put on the wire; `describe` is what becomes of it on the other side."""
-    return to_arrays(_describe(extractor, cohort, engine))
-
-
-def _describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
-    privacy = extractor.privacy
-    if privacy is None:
-        return _describe_exactly(extractor, cohort, engine)
-    if privacy.mechanism == "gaussian":
-        return describe_privately(extractor.reference, extractor.projector, privacy, cohort, engine)
-    return with_paper_noise(_describe_exactly(extractor, cohort, engine), extractor.bounds, privacy.epsilon)
-
-
-def _describe_exactly(extractor: Extractor, cohort: Cohort, engine: Engine) -> Descriptors:
-    federation, classes = cohort.federation, cohort.federation.classes
-    sums = engine.reduce(extractor.reference, cohort.held("train"), MomentStatistic(extractor.projector, classes))
-    effective = [effective_counts(*federation.labels(client, "train"), classes) for client in cohort]
-    holders = replace(cohort, ids=tuple(client for client in cohort if federation.size(client, "validation")))
-    of_holder = dict(zip(holders, _marginals(extractor, holders.features("validation"), engine), strict=True))
-    validation = [of_holder.get(client) for client in cohort]
-    distinct = np.array([effective_counts(federation.labels(k, "validation")[0], None, None)[0] for k in cohort])
-    found = [moments(one, federation.copies("train")) for one in sums]
-    made = make_descriptors(found, effective, validation, extractor.full_covariance)
-    return replace(made, validation_count=np.floor(distinct).astype(np.int64))
-
-
-def describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
-    """d′ = φ(x, 0; ψ): the label-free part, from images alone.
-
-    Labels are dropped before the engine sees the clients, so they cannot enter even if someone passes them in.
-    """
-    return over_the_wire(_describe_unlabelled(extractor, features, engine))
-
-
-def sent_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Arrays:
-    """What unlabelled clients put on the wire; `describe_unlabelled` is what becomes of it on the other side."""
-    return to_arrays(_describe_unlabelled(extractor, features, engine))
-
-
-def _describe_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
-    privacy = extractor.privacy
-    if privacy is not None and privacy.mechanism == "gaussian":
-        return describe_unlabelled_privately(extractor.reference, extractor.projector, privacy, features, engine)
-    found = _marginals(extractor, features, engine)
-    made = make_descriptors(found, _effective(features), full_covariance=extractor.full_covariance)
-    return made if privacy is None else with_paper_noise(made, extractor.bounds, privacy.epsilon)
-
-
-def _effective(features: Sequence[Features]) -> list[NDArray[np.float64]]:
-    """Kish's effective count of every client's images: copies are not more evidence, and a client sees its own."""
-    if isinstance(features, Held):
-        federation, split = features.cohort.federation, features.split
-        return [effective_counts(federation.labels(client, split)[0], None, None) for client in features.cohort]
-    return [effective_counts(image_numbers(one), None, None) for one in features]
-
-
-def _marginals(extractor: Extractor, features: Sequence[Features], engine: Engine) -> list[Moments]:
-    """Marginal moments of every client's images."""
-    if not (isinstance(features, Held) and not features.labelled):
-        features = [Features(one.x) for one in features]
-    statistic = MomentStatistic(extractor.projector, None)
-    return [moments(one) for one in engine.reduce(extractor.reference, features, statistic)]

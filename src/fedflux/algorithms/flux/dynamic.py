@@ -1,22 +1,25 @@
 """FLUX-dynamic: FLUX whose clients describe themselves again and again, and whose clusters follow when some drift."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics
-from fedflux.algorithms.flux.describe import describe, describe_unlabelled
-from fedflux.algorithms.flux.general_model import hear
+from fedflux.algorithms.flux.describe import describe
 from fedflux.algorithms.flux.inheritance import inherited
-from fedflux.algorithms.flux.plain import GROWTH, Flux, FluxState
+from fedflux.algorithms.flux.plain import DESCRIPTION, GROWTH, FluxRounds
+from fedflux.algorithms.flux.state import Clustered, WarmUp
+from fedflux.algorithms.registry import algorithm
 from fedflux.clustering import takes
 from fedflux.clustering.drift import add_descriptors, descend, drifted, with_past
-from fedflux.data import Cohort, Features, Federation
+from fedflux.data import Cohort, Federation
 from fedflux.descriptors.wire import client_bytes, from_arrays, put_arrays, to_arrays
-from fedflux.engine import Engine, Predictor, Stack, Verdict
+from fedflux.engine import Engine, Predictor
+from fedflux.placement import Placement
+
 
 MEMORY = 32
 """Past clusters kept, those that were somebody's last."""
@@ -28,7 +31,7 @@ NAMED = 20
 
 
 @dataclass(frozen=True, eq=False)
-class DynamicState(FluxState):
+class DynamicState(Clustered):
     """FLUX's state, whose models and clusters go on after those of now with past ones that nobody is in any more."""
 
     used: tuple[int, ...] = ()
@@ -45,82 +48,78 @@ class DynamicState(FluxState):
     """The last chunk that each of `described` told: that of the round of its last description."""
 
 
-@dataclass(frozen=True)
-class FluxDynamic(Flux):
+@algorithm("flux-dynamic")
+class FluxDynamic(FluxRounds[DynamicState]):
     """Descriptors are made of disjoint chunks of the training data, one a round, so that tests compare fresh samples.
 
     A client whose new chunk does not fit its earlier ones drifted. Then clusters are found anew, each going on from
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
+    states: ClassVar[tuple[type, ...]] = (WarmUp, DynamicState)
+    reads: ClassVar[frozenset[str]] = (DESCRIPTION - {"novel", "answer", "late"}) | {
+        *("clusterer", "eps_scale", "redescribe", "false_alarms")
+    }
 
-    def init(self, federation: Federation, engine: Engine) -> DynamicState:
-        """One model, nobody placed."""
-        return DynamicState(**vars(super().init(federation, engine)))
+    def _before_training(
+        self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> DynamicState:
+        """Find out who joined, who left and who drifted."""
+        state = self._follow(state, cohort, engine, metrics)
+        return replace(state, members=cohort.ids)
 
-    def round(self, state: FluxState, cohort: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
-        """Find out who joined, who left and who drifted; then train and average per cluster as FLUX does."""
-        assert isinstance(state, DynamicState)
-        state = replace(state, round=state.round + 1)
+    def round(
+        self, state: WarmUp | DynamicState, cohort: Cohort, engine: Engine
+    ) -> tuple[WarmUp | DynamicState, RoundMetrics]:
+        """As FLUX; then both kinds of model are measured by the members' validation parts."""
+        if isinstance(state, WarmUp):
+            after, metrics = super().round(state, cohort, engine)
+            return (after if isinstance(after, WarmUp) else replace(after, members=cohort.ids)), metrics
         metrics = RoundMetrics()
-        if state.clusters is not None:
-            state = self._follow(state, cohort, engine, metrics)
-        trained = self._train(state, cohort, engine, metrics)
-        assert isinstance(trained, DynamicState)
-        state = trained
-        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
-        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
-        if state.general is not None:
-            everyone = Predictor.shared(state.general, np.ones(1), len(cohort))
-            state = _measured(state, cohort, scores, engine.evaluate(everyone, cohort, "validation"))
-        if state.clusters is None:
-            known = scores[~np.isnan(scores)]
-            state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
-            if self._fires(state):
-                state = self._cluster(state, cohort, engine, metrics)
-        return replace(state, members=cohort.ids), metrics
+        state = self._before_training(replace(state, round=state.round + 1), cohort, engine, metrics)
+        state = self._train(state, cohort, engine, metrics)
+        assert state.general is not None  # this method always trains one
+        everyone = Predictor.shared(state.general, np.ones(1), len(cohort))
+        scores = engine.evaluate([self.known(state, cohort, engine), everyone], cohort, "validation")
+        metrics.validation = scores.by_client(cohort)
+        return _measured(state, cohort, *scores.values), metrics
 
-    def _chunks(self, state: FluxState, cohort: Cohort, count: int | None = None) -> Cohort:
+    def _chunks(self, round: int, cohort: Cohort, count: int | None = None) -> Cohort:
         """The members with the last `count` of the chunks up to this round's; all of them where none is told."""
-        first = 0 if count is None else max(state.round - count, 0)
-        return cohort.chunks(first, state.round, max(self.settings.rounds, state.round))
+        first = 0 if count is None else max(round - count, 0)
+        return cohort.chunks(first, round, max(self.settings.rounds, round))
 
-    def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
+    def _told_by(self, round: int, cohort: Cohort) -> Cohort:
         """First descriptions leave the chunks of later rounds alone."""
-        return self._chunks(state, cohort)
+        return self._chunks(round, cohort)
 
-    def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
-        """As FLUX; the model of everyone so far goes on as the general one."""
-        found = super()._cluster(state, cohort, engine, metrics)
-        assert isinstance(found, DynamicState)
+    def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> DynamicState:
+        """FLUX's clusters; the model of everyone so far goes on as the general one."""
+        begun = DynamicState(**{one.name: getattr(found, one.name) for one in fields(found)})
         return replace(
-            found,
-            general=state.models,
-            velocity=inherited(state.velocity, np.ones((len(found.models) + 1, 1))),
-            told=(state.round,) * len(found.described),
-            used=(state.round,) * len(found.models),
-            accuracy=(state.accuracies[-1],) * len(found.models),
-            general_accuracy=state.accuracies[-1],
+            begun,
+            general=before.models,
+            velocity=inherited(before.velocity, np.ones((len(found.models) + 1, 1))),
+            told=(before.round,) * len(found.described),
+            used=(before.round,) * len(found.models),
+            accuracy=(before.accuracies[-1],) * len(found.models),
+            general_accuracy=before.accuracies[-1],
         )
 
     def _follow(self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
         """Newcomers, leavers and drift; clusters are found anew where somebody drifted or many came."""
         self._tell_leavers(state, cohort, metrics)
         before = state.described
-        placed = self._place_newcomers(state, cohort, engine, metrics)
-        assert isinstance(placed, DynamicState)
-        state, joined = placed, sorted(set(placed.described) - set(before))
+        state = self._place_newcomers(state, cohort, engine, metrics)
+        joined = sorted(set(state.described) - set(before))
         if joined:
             metrics.events.append(f"round {state.round}: {_clients(joined)} joined")
         moved: list[int] = []
-        assert state.cluster_round is not None
         if (state.round - state.cluster_round) % self.settings.redescribe == 0:
-            known = set(before)
-            members = replace(cohort, ids=tuple(client for client in cohort if client in known))
-            state, moved = self._redescribe(state, members, engine, metrics)
+            state, moved = self._redescribe(state, cohort.only(before), engine, metrics)
         count = len(state.described)
-        grown = count == len(cohort.federation) > state.clustered or count >= GROWTH * state.clustered
+        grown = count == cohort.federation.expected > state.clustered or count >= GROWTH * state.clustered
         if (moved or grown) and takes(self.settings.clusterer, count):
             state = self._recluster(state, cohort.federation, metrics)
         elif moved:
@@ -136,37 +135,38 @@ class FluxDynamic(Flux):
         # whoever joined since the last time told some of these chunks then
         due = [client for client in members if state.told[place[client]] <= state.round - self.settings.redescribe]
         members = replace(members, ids=tuple(due))
-        fresh = self._chunks(state, members, self.settings.redescribe)
+        fresh = self._chunks(state.round, members, self.settings.redescribe)
         if not len(fresh):
             return state, []
-        assert state.extractor is not None
-        assert state.descriptors is not None
-        rows = np.array([place[client] for client in fresh])
         with metrics.timed("descriptor"):
             new = describe(state.extractor, fresh, engine)
+            if new is None:
+                return state, []
+            fresh = fresh.only(new.clients)
+            rows = np.array([place[client] for client in fresh])
             old = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
-            changed = drifted(old, new, self.settings.false_alarms)
-            arrays = put_arrays(state.descriptors, rows, to_arrays(add_descriptors(old, new)))
+            changed = drifted(old, new.descriptors, self.settings.false_alarms)
+            arrays = put_arrays(state.descriptors, rows, to_arrays(add_descriptors(old, new.descriptors)))
         share = fresh.sizes("train").sum() / max(members.sizes("train").sum(), 1)
-        metrics.send(fresh, up=client_bytes(new))
+        metrics.send(fresh, up=client_bytes(new.descriptors))
         metrics.count(fresh, forward=share)
         moved = [client for client, yes in zip(fresh, changed, strict=True) if yes]
         if moved:
             found = f"drift at {len(moved)} of {len(fresh)} clients"
             metrics.events.append(f"round {state.round}: {found}: {_numbers(moved)}")
             with metrics.timed("descriptor"):
-                now = describe(state.extractor, self._chunks(state, replace(members, ids=tuple(moved))), engine)
-                arrays = put_arrays(arrays, rows[changed], to_arrays(now))
-            metrics.send(moved, up=client_bytes(now))
-            metrics.count(moved, forward=state.round / max(self.settings.rounds, state.round))
+                now = describe(state.extractor, self._chunks(state.round, members.only(moved)), engine)
+            if now is not None:
+                rows = np.array([place[client] for client in now.clients])
+                arrays = put_arrays(arrays, rows, to_arrays(now.descriptors))
+                metrics.send(now.clients, up=client_bytes(now.descriptors))
+                metrics.count(now.clients, forward=state.round / max(self.settings.rounds, state.round))
         done = set(fresh)
         told = tuple(state.round if k in done else last for k, last in zip(state.described, state.told, strict=True))
         return replace(state, descriptors=arrays, told=told, releases=state.releases + (2 if moved else 1)), moved
 
     def _move(self, state: DynamicState, moved: Sequence[int]) -> DynamicState:
         """Those that drifted go to the clusters that they fit best now, where clusters cannot be found anew."""
-        assert state.clusters is not None
-        assert state.descriptors is not None
         rows = np.flatnonzero(np.isin(state.described, moved))
         now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
         assignment = state.assignment.copy()
@@ -177,13 +177,10 @@ class FluxDynamic(Flux):
 
     def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
         """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
-        assert state.clusters is not None
-        assert state.descriptors is not None
-        assert state.general is not None
         descriptors = from_arrays(state.descriptors)
         with metrics.timed("clustering"):
             found = self._group(descriptors, federation, state.described)
-            came_from, same = descend(found.pool, state.clusters.pool, self.settings.clusterer.alpha)
+            came_from, same = descend(found.pool, state.clusters.pool, self.settings.clusterer.significance)
         left = np.setdiff1d(np.arange(len(state.used)), came_from[same])
         latest = left[np.argsort([-state.used[m] for m in left], kind="stable")][:MEMORY]
         kept = np.sort(latest)
@@ -198,7 +195,7 @@ class FluxDynamic(Flux):
         rows = [*starts.tolist(), *kept.tolist()]
         return replace(
             state,
-            models=Stack.together([state.models, state.general]).take(rows),
+            models=state.answering.take(rows),
             velocity=None if state.velocity is None else state.velocity.take([*rows, len(state.models)]),
             assignment=assignment,
             clusters=with_past(found, descriptors, state.clusters, kept),
@@ -213,23 +210,21 @@ class FluxDynamic(Flux):
         if gone and self.settings.everyone:
             metrics.events.append(f"round {state.round}: {_clients(gone)} left")
 
-    def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+    def _place_newcomers(
+        self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> DynamicState:
         """As FLUX; what they told goes up to this round's chunk."""
         placed = super()._place_newcomers(state, cohort, engine, metrics)
-        assert isinstance(placed, DynamicState)
         return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
 
-    def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The general model, and that of the cluster, now or past, whose P(X) fits best: a mixture of the two."""
-        assert isinstance(state, DynamicState)
-        if state.clusters is None or state.extractor is None or state.general is None:
-            return Predictor.shared(state.models, np.ones(1), len(features))
-        descriptors = describe_unlabelled(state.extractor, features, engine)
-        how = self.settings
-        found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
-        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
-        own = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
-        return hear(own, state.general, np.where(found.novel, MORE, HALF))
+    def _share_of_unseen(self, state: DynamicState, found: Placement) -> NDArray[np.float64]:
+        """Both opinions are heard, the general model's more where no cluster fits."""
+        return np.where(found.novel, MORE, HALF)
+
+    def summary(self, state: WarmUp | DynamicState) -> Mapping[str, Any]:
+        """How often clients described the same examples, too."""
+        told = super().summary(state)
+        return told if isinstance(state, WarmUp) else {**told, "releases": state.releases}
 
 
 def _measured(

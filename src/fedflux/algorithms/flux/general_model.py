@@ -7,7 +7,6 @@ validation examples a client, pooled over members and rounds, can.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,41 +20,28 @@ MEMORY = 0.5
 """What an earlier round's votes count for: models go on learning."""
 
 
-def jobs_beside(cohort: Cohort, cluster: NDArray[np.int64], clusters: int) -> list[Job]:
-    """Every member trains its cluster's model, then the general one, which comes last in the stack of both."""
-    return [*jobs_of(cohort, cluster), *(Job(client, (clusters,)) for client in cohort)]
+def jobs_of(cohort: Cohort, cluster: NDArray[np.int64], general: int | None = None) -> list[Job]:
+    """Every member trains its cluster's model, and then the general one, where there is one at this row."""
+    own = [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+    return own if general is None else [*own, *(Job(client, (general,)) for client in cohort)]
 
 
-def jobs_of(cohort: Cohort, cluster: NDArray[np.int64]) -> list[Job]:
-    """Every member trains its cluster's model."""
-    return [Job(client, (int(m),)) for client, m in zip(cohort, cluster, strict=True)]
+def hear(predictor: Predictor, answering: Stack, share: float | NDArray[np.float64]) -> Predictor:
+    """(1 − s) of what clients are answered with and s of the general model, s one for all or one for each.
 
-
-def apart(trained: Stack, sizes: NDArray[np.float64]) -> tuple[Stack, Stack]:
-    """What members made of their clusters' models, and the average of what they made of the general one."""
-    count = len(sizes)
-    return trained.take(np.arange(count)), trained.take(np.arange(count, 2 * count)).average(sizes[None])
-
-
-@lru_cache(maxsize=1)
-def beside(models: Stack, general: Stack) -> Stack:
-    """Both in one stack, made once for all that ask for them one after another."""
-    return Stack.together([models, general])
-
-
-def hear(predictor: Predictor, general: Stack | None, share: float | NDArray[np.float64]) -> Predictor:
-    """(1 − s) of what clients are answered with and s of the general model, s one for all or one for each."""
+    `answering` holds the predictor's models and behind them the general one; without that there is nothing to hear.
+    """
     part = np.broadcast_to(np.asarray(share, dtype=np.float64), len(predictor.weights))
-    if general is None or not part.any():
+    if len(answering) == len(predictor.stack) or not part.any():
         return predictor
     weights = np.column_stack([predictor.weights * (1 - part)[:, None], part])
-    return replace(predictor, stack=beside(predictor.stack, general), weights=weights)
+    return replace(predictor, stack=answering, weights=weights)
 
 
-def votes(own: Predictor, general: Stack, cohort: Cohort, engine: Engine) -> NDArray[np.float64]:
+def votes(own: Predictor, answering: Stack, cohort: Cohort, engine: Engine) -> NDArray[np.float64]:
     """(shares,): the members' validation accuracies with each share, added up; zeros where nobody holds such a part."""
-    found = [engine.evaluate(hear(own, general, share), cohort, "validation") for share in SHARES]
-    return np.asarray(np.nansum(found, axis=1))
+    found = engine.evaluate([hear(own, answering, share) for share in SHARES], cohort, "validation")
+    return np.asarray(np.nansum(found.values, axis=1))
 
 
 def elected(ballot: Sequence[float]) -> float:

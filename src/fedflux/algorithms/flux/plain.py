@@ -2,219 +2,222 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Generic, Literal, Self, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Described, RoundMetrics, Settings, aggregate, by_membership
-from fedflux.algorithms.flux.describe import Extractor, describe, describe_unlabelled, fit_extractor, too_few
-from fedflux.algorithms.flux.general_model import (
-    MEMORY,
-    SHARES,
-    apart,
-    beside,
-    elected,
-    hear,
-    jobs_beside,
-    jobs_of,
-    votes,
-)
+from fedflux.algorithms.base import UNPLACED, Described, Method, RoundMetrics, Settings
+from fedflux.algorithms.flux.describe import Told, asked, describe, describe_all, describe_unlabelled, too_few
+from fedflux.algorithms.flux.general_model import MEMORY, SHARES, hear, jobs_of, votes
 from fedflux.algorithms.flux.inheritance import heritage, inherited
+from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.flux.trigger import should_cluster
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, by_membership
 from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.clustering import Clusters, find_clusters, takes, with_centroids
 from fedflux.data import Cohort, Features, Federation
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.wire import client_bytes, from_arrays, join_arrays, to_arrays
-from fedflux.engine import Engine, Key, Predictor, Stack, Verdict
+from fedflux.engine import Engine, Key, Predictor, Stack
 from fedflux.errors import FedfluxError
+from fedflux.placement import Placement
 
-UNPLACED = -1
 GROWTH = 1.5
 """Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
-
-
-@dataclass(frozen=True, eq=False)
-class FluxState:
-    """The models (one until clustering, then one a cluster), who is where, and what places newcomers."""
-
-    models: Stack
-    assignment: NDArray[np.int64]
-    round: int = 0
-    accuracies: tuple[float, ...] = ()
-    cluster_round: int | None = None
-    extractor: Extractor | None = None
-    clusters: Clusters | None = None
-    described: tuple[int, ...] = ()
-    """The ids of the clients behind `descriptors`, in order of description."""
-    descriptors: Mapping[str, NDArray[np.generic]] | None = None
-    """As they were sent, which is an eighth of what is computed with: there may be very many."""
-    clustered: int = 0
-    """How many of the described clients the clusters were found from; later ones were placed."""
-    general: Stack | None = None
-    """One model for everyone, trained beside the clusters', where the method keeps one."""
-    velocity: Stack | None = None
-    """How the models, and the general one behind them, have been moving, where the server has momentum."""
-    ballot: tuple[float, ...] = ()
-    """How well each part of the general model's in the answer served the members' validation parts so far."""
-
-    @property
-    def share(self) -> float:
-        """The general model's part in the answer to a client."""
-        return elected(self.ballot)
-
-
-def with_general_model(predictor: Predictor, state: FluxState) -> Predictor:
-    """Clients that fit no cluster are answered by all clusters' models, each as heavy as its share of the clients."""
-    assert predictor.verdict is not None
-    mixture = by_membership(state.models, state.assignment, len(predictor.weights)).weights
-    return replace(predictor, weights=np.where(predictor.verdict.novel[:, None], mixture, predictor.weights))
+DESCRIPTION = frozenset(
+    ("cluster_round", "assignment", "late", "significance", "components", "covariance", "bounds", "projector")
+    + ("answer", "novel", "novelty_level", "dp", "epsilon", "delta", "finetune", "server_momentum")
+)
+"""What everyone reads who makes descriptors and clusters by them."""
+C = TypeVar("C", bound=Clustered)
 
 
 @dataclass(frozen=True)
-class Flux:
-    """The paper's method; `grouping` says who decides the clusters.
+class FluxRounds(Method, Generic[C]):
+    """The rounds of FLUX and its kin; `grouping` says who decides the clusters.
 
-    `found`: the clusterer, told nothing (`flux`); `prior`: the clusterer, told the true number M (`flux-prior`);
-    `true`: the true clusters themselves (`oracle`).
+    `found`: the clusterer, told nothing; `prior`: the clusterer, told the true number M; `true`: the true clusters.
     """
 
     settings: Settings
     grouping: Literal["found", "prior", "true"] = "found"
-    revision: ClassVar[int] = 6
 
     @property
     def uses_truth(self) -> bool:
         """Only when told how many clusters there are, or which."""
         return self.grouping != "found" or self.settings.true_count
 
-    def init(self, federation: Federation, engine: Engine) -> FluxState:
+    def init(self, federation: Federation, engine: Engine) -> WarmUp | C:
         """One model, nobody placed."""
         if self.uses_truth and federation.truth is None:
             raise FedfluxError("these clients have no true clusters: oracle, flux-prior and --clusters true need them")
-        return FluxState(engine.initial(), np.full(len(federation), UNPLACED, dtype=np.int64))
+        return WarmUp(engine.initial(), len(federation))
 
-    def round(self, state: FluxState, cohort: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
+    def round(self, state: WarmUp | C, cohort: Cohort, engine: Engine) -> tuple[WarmUp | C, RoundMetrics]:
         """Place newcomers, train every member from its cluster's model, average per cluster; cluster if C(r) fires."""
-        state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        if state.clusters is not None:
-            state = self._place_newcomers(state, cohort, engine, metrics)
-            state = self._refine(state, cohort.federation, metrics)
-        state = self._weigh(state, cohort, engine, metrics)
+        if isinstance(state, WarmUp):
+            return self._warm_up(replace(state, round=state.round + 1), cohort, engine, metrics), metrics
+        state = self._before_training(replace(state, round=state.round + 1), cohort, engine, metrics)
         state = self._train(state, cohort, engine, metrics)
-        scores = engine.evaluate(self.known(state, cohort, engine), cohort, "validation")
-        metrics.validation = dict(zip(cohort, scores.tolist(), strict=True))
-        if state.clusters is None:
-            known = scores[~np.isnan(scores)]
-            state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
-            if self._fires(state):
-                state = self._cluster(state, cohort, engine, metrics)
+        metrics.validation = self._measure(state, cohort, engine)
         return state, metrics
 
-    def _fires(self, state: FluxState) -> bool:
+    def _warm_up(self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> WarmUp | C:
+        """A round of FedAvg; clusters of those present once C(r) fires."""
+        training, key = self.settings.training, Key(self.settings.seed, state.round)
+        with metrics.timed("training"):
+            jobs = jobs_of(cohort, np.zeros(len(cohort), dtype=np.int64))
+            trained = engine.train(state.models, cohort, jobs, training, key)
+            members = cohort.only(trained.clients)
+            sizes = members.sizes("train")
+            zeros = np.zeros(len(members), dtype=np.int64)
+            models = (self.settings.average or aggregate)(state.models, trained.models, zeros, sizes)
+            velocity, beta = state.velocity, self.settings.server_momentum
+            if beta:
+                rows = [0] if sizes.any() else []
+                models, velocity = carried_on(state.models, models, velocity, beta, rows, engine.trained_names)
+        state = replace(state, models=models, velocity=velocity)
+        self._count_training(cohort, members, models.model_bytes(), 1, metrics)
+        metrics.missed(state.round, trained.missing)
+        scores = engine.evaluate([self._known_in_warm_up(state, len(cohort))], cohort, "validation")
+        metrics.validation = scores.by_client(cohort)
+        known = scores.values[0][~np.isnan(scores.values[0])]
+        state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
+        return (self._cluster(state, cohort, engine, metrics) or state) if self._fires(state) else state
+
+    def _count_training(self, cohort: Cohort, members: Cohort, model_bytes: int, each: int, metrics: RoundMetrics) -> None:
+        metrics.send(cohort, down=each * model_bytes)
+        metrics.send(members, up=each * model_bytes)
+        metrics.count(cohort, models_down=each)
+        metrics.count(members, models_up=each, training=each * self.settings.training.epochs)
+
+    def _fires(self, state: WarmUp) -> bool:
         if self.settings.cluster_round is not None:
             return state.round >= self.settings.cluster_round
         return should_cluster(state.accuracies, self.settings.rounds)
 
-    def _train(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
-        """Every member trains its cluster's model and, where there is one, the general one."""
-        cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
-        training, key, sizes = self.settings.training, Key(self.settings.seed, state.round), cohort.sizes("train")
-        general = state.general
+    def _before_training(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
+        """Newcomers are placed, clusters refined, and the general model's part in answers is voted on."""
+        state = self._place_newcomers(state, cohort, engine, metrics)
+        state = self._refine(state, cohort.federation, metrics)
+        return self._weigh(state, cohort, engine, metrics)
+
+    def _train(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
+        """Every member that is placed trains its cluster's model and, where there is one, the general one."""
+        placed = cohort.only([client for client in cohort if state.assignment[client] != UNPLACED])
+        training, key, count = self.settings.training, Key(self.settings.seed, state.round), len(state.models)
+        general = None if state.general is None else count
         with metrics.timed("training"):
-            if general is None:
-                trained = engine.train(state.models, cohort, jobs_of(cohort, cluster), training, key)
-            else:
-                jobs = jobs_beside(cohort, cluster, len(state.models))
-                both = engine.train(beside(state.models, general), cohort, jobs, training, key)
-                trained, general = apart(both, sizes)
-            models = self._average(state, trained, cluster, sizes)
-            after = replace(state, models=models, general=general)
+            jobs = jobs_of(placed, state.assignment[list(placed.ids)], general)
+            trained = engine.train(state.answering, placed, jobs, training, key)
+            members = placed.only(trained.clients)
+            cluster, sizes = state.assignment[list(members.ids)], members.sizes("train")
+            own = trained.models if general is None else trained.models.take(np.arange(len(members)))
+            after = replace(state, models=self._average(state, own, cluster, sizes))
+            if state.general is not None and sizes.any():
+                rest = np.arange(len(members), 2 * len(members))
+                after = replace(after, general=trained.models.take(rest).average(sizes[None]))
             after = self._with_momentum(state, after, cluster[sizes > 0], engine)
-        each = 1 if general is None else 2
-        metrics.send(cohort, up=each * models.model_bytes(), down=each * models.model_bytes())
-        metrics.count(cohort, models_down=each, models_up=each, training=each * training.epochs)
+        self._count_training(placed, members, after.models.model_bytes(), 1 if general is None else 2, metrics)
+        metrics.send(cohort)
+        metrics.missed(state.round, trained.missing)
         return after
 
-    def _with_momentum(
-        self, before: FluxState, after: FluxState, cluster: NDArray[np.int64], engine: Engine
-    ) -> FluxState:
+    def _with_momentum(self, before: C, after: C, cluster: NDArray[np.int64], engine: Engine) -> C:
         """The models that somebody trained in this round, and the general one, carried on by the server's momentum."""
         beta, count = self.settings.server_momentum, len(after.models)
         if not beta:
             return after
-        was, now, rows = before.models, after.models, np.unique(cluster)
-        if before.general is not None and after.general is not None:
-            was, now, rows = beside(was, before.general), beside(now, after.general), np.append(rows, count)
-        moved, velocity = carried_on(was, now, before.velocity, beta, rows, engine.trained_names)
+        rows = np.unique(cluster)
+        if before.general is not None and len(rows):
+            rows = np.append(rows, count)
+        moved, velocity = carried_on(
+            before.answering, after.answering, before.velocity, beta, rows, engine.trained_names
+        )
         general = None if after.general is None else moved.take([count])
         return replace(after, models=moved.take(range(count)), general=general, velocity=velocity)
 
-    def _average(
-        self, state: FluxState, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]
-    ) -> Stack:
+    def _average(self, state: C, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
         """The clusters' models from what their members trained."""
-        return aggregate(state.models, trained, cluster, sizes)
+        return (self.settings.average or aggregate)(state.models, trained, cluster, sizes)
 
-    def _weigh(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+    def _measure(self, state: C, cohort: Cohort, engine: Engine) -> dict[int, float]:
+        """The members' validation accuracies after the round."""
+        return engine.evaluate([self.known(state, cohort, engine)], cohort, "validation").by_client(cohort)
+
+    def _weigh(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
         """How far the general model is heard, where clients are answered by both: members vote before they train, so
         that their clusters' models know them no better than those of clients that stay away.
         """
-        if not self.settings.beside or state.general is None:
+        if not self.settings.general_model or state.general is None:
             return state
-        own = Predictor.single(state.models, state.assignment[list(cohort.ids)])
+        own = Predictor.single(state.models, np.maximum(state.assignment[list(cohort.ids)], 0))
         before = np.array(state.ballot) if state.ballot else np.zeros(len(SHARES))
-        found = replace(state, ballot=tuple((MEMORY * before + votes(own, state.general, cohort, engine)).tolist()))
-        if found.share != state.share:
-            metrics.events.append(f"round {state.round}: the general model's part in answers is {found.share:g}")
-        return found
+        found = MEMORY * before + votes(own, state.answering, cohort, engine)
+        weighed = replace(state, ballot=tuple(found.tolist()))
+        if weighed.share != state.share:
+            metrics.events.append(f"round {state.round}: the general model's part in answers is {weighed.share:g}")
+        return weighed
 
-    def _told_by(self, state: FluxState, cohort: Cohort) -> Cohort:
+    def _told_by(self, round: int, cohort: Cohort) -> Cohort:
         """The data that members describe: all that they hold."""
         return cohort
 
-    def _cluster(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+    def _cluster(self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C | None:
         """Descriptors of the members under the current global model, then clusters that all start from it."""
         with metrics.timed("descriptor"):
-            extractor = fit_extractor(state.models, cohort, engine, self.settings.descriptor)
-            told = self._told_by(state, cohort)
-            descriptors = describe(extractor, told, engine)
-        metrics.send(told, up=extractor.up + client_bytes(descriptors), down=extractor.down)
-        metrics.count(told, forward=2 if extractor.scatter_bytes else 1)
+            told_by = self._told_by(state.round, cohort)
+            found = describe_all(state.models, cohort, told_by, engine, self.settings.descriptor)
+        if found is None:
+            words = "nobody could be described; clustering waits for the next round"
+            metrics.events.append(f"round {state.round}: {words}")
+            return None
+        extractor, told = found
+        metrics.send(told.clients, up=extractor.up + client_bytes(told.descriptors), down=extractor.down)
+        metrics.count(told.clients, forward=2 if extractor.scatter_bytes else 1)
         with metrics.timed("clustering"):
-            clusters = self._group(descriptors, cohort.federation, told.ids)
-        assignment = state.assignment.copy()
-        assignment[list(told.ids)] = clusters.labels
+            clusters = self._group(told.descriptors, cohort.federation, told.clients)
+        assignment = np.full(len(cohort.federation), UNPLACED, dtype=np.int64)
+        assignment[list(told.clients)] = clusters.labels
         count = len(clusters.centroids)
-        metrics.events.append(f"round {state.round}: {count} clusters of {len(told)} clients")
-        if self.grouping != "true" and (few := too_few(descriptors, self.settings.descriptor)):
+        metrics.events.append(f"round {state.round}: {count} clusters of {len(told.clients)} clients")
+        if self.grouping != "true" and (few := too_few(told.descriptors, self.settings.descriptor)):
             hint = f"{few:.0f} examples a class: --projector discriminant may see finer"
             metrics.events.append(f"round {state.round}: {hint}")
-        return replace(
+        general = self.settings.general_model
+        return self._begin(
+            Clustered(
+                models=state.models.take([0] * count),
+                assignment=assignment,
+                round=state.round,
+                cluster_round=state.round,
+                extractor=extractor,
+                clusters=clusters,
+                described=told.clients,
+                descriptors=to_arrays(told.descriptors),
+                clustered=len(told.clients),
+                general=state.models if general else None,
+                velocity=inherited(state.velocity, np.ones((count + general, 1))),
+            ),
             state,
-            models=state.models.take([0] * count),
-            assignment=assignment,
-            cluster_round=state.round,
-            extractor=extractor,
-            clusters=clusters,
-            described=told.ids,
-            descriptors=to_arrays(descriptors),
-            clustered=len(told),
-            general=state.models if self.settings.beside else None,
-            velocity=inherited(state.velocity, np.ones((count + self.settings.beside, 1))),
+            metrics,
         )
 
-    def _refine(self, state: FluxState, federation: Federation, metrics: RoundMetrics) -> FluxState:
+    def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> C:
+        """The state that the method goes on with from its first clusters."""
+        raise TypeError(f"{type(self).__name__} does not say what it goes on with")
+
+    def _refine(self, state: C, federation: Federation, metrics: RoundMetrics) -> C:
         """Cluster everyone who is described by now, once they are many more or nobody is left to come.
 
         A new cluster goes on from the models that its members had.
         """
         count = len(state.described)
-        everyone = count == len(federation) > state.clustered
-        due = everyone or count >= GROWTH * state.clustered
-        if state.descriptors is None or not (due and takes(self.settings.clusterer, count)):
+        due = count == federation.expected > state.clustered or count >= GROWTH * state.clustered
+        if not (self.settings.regroup and due and takes(self.settings.clusterer, count)):
             return state
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
@@ -237,77 +240,156 @@ class Flux:
             return with_centroids(descriptors, members)
         return find_clusters(descriptors, replace(self.settings.clusterer, clusters=len(np.unique(members))))
 
-    def _place_newcomers(self, state: FluxState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FluxState:
+    def _place_newcomers(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
         """Clients that take part for the first time after clustering get the cluster they fit best."""
-        unplaced = replace(cohort, ids=tuple(client for client in cohort if state.assignment[client] == UNPLACED))
-        told = self._told_by(state, unplaced)
-        newcomers = list(told.ids)
-        if not newcomers or state.extractor is None or state.descriptors is None:
+        unplaced = cohort.only([client for client in cohort if state.assignment[client] == UNPLACED])
+        asked = self._told_by(state.round, unplaced)
+        if not len(asked):
             return state
         with metrics.timed("descriptor"):
-            descriptors, placed = self._place(state, told, engine)
+            told = describe(state.extractor, asked, engine)
+            if told is None:
+                return state
+            placed = self._place(state, asked.only(told.clients), told)
+        newcomers = list(told.clients)
         assignment = state.assignment.copy()
         assignment[newcomers] = placed
         down = state.extractor.down + state.models.model_bytes()
-        metrics.send(newcomers, up=client_bytes(descriptors), down=down)
+        metrics.send(newcomers, up=client_bytes(told.descriptors), down=down)
         metrics.count(newcomers, models_down=1, forward=1)
         return replace(
             state,
             assignment=assignment,
             described=(*state.described, *newcomers),
-            descriptors=join_arrays([state.descriptors, to_arrays(descriptors)]),
+            descriptors=join_arrays([state.descriptors, to_arrays(told.descriptors)]),
         )
 
-    def _place(self, state: FluxState, newcomers: Cohort, engine: Engine) -> tuple[Descriptors, NDArray[np.int64]]:
-        assert state.extractor is not None
-        assert state.clusters is not None
-        descriptors = describe(state.extractor, newcomers, engine)
-        if self.grouping == "true":
-            return descriptors, self._true_clusters(state, newcomers, descriptors)
-        return descriptors, state.clusters.place(descriptors, self.settings.calibrated_assignment)
-
-    def _true_clusters(self, state: FluxState, newcomers: Cohort, descriptors: Descriptors) -> NDArray[np.int64]:
-        """The oracle puts a newcomer with its true cluster, or where nobody of it was described, where it fits best."""
-        assert state.clusters is not None
+    def _place(self, state: C, newcomers: Cohort, told: Told) -> NDArray[np.int64]:
+        """The clusters of late clients; the oracle puts each with its true cluster, where somebody of it is there."""
+        placed = state.clusters.place(told.descriptors, self.settings.calibrated_assignment)
+        if self.grouping != "true":
+            return placed
         truth = newcomers.federation.truth
         assert truth is not None
-        placed = state.clusters.place(descriptors, self.settings.calibrated_assignment)
         cluster_of = {int(truth[client]): int(state.assignment[client]) for client in state.described}
-        return np.array([cluster_of.get(int(truth[k]), int(p)) for k, p in zip(newcomers, placed, strict=True)])
+        return np.array([cluster_of.get(int(truth[k]), int(p)) for k, p in zip(told.clients, placed, strict=True)])
 
-    def complete(self, state: FluxState, clients: Cohort, engine: Engine) -> tuple[FluxState, RoundMetrics]:
+    def complete(self, state: WarmUp | C, clients: Cohort, engine: Engine) -> tuple[WarmUp | C, RoundMetrics]:
         """Clients that never took part are placed like late ones; without clusters everyone shares the one model."""
         metrics = RoundMetrics()
-        if state.clusters is None:
-            return replace(state, assignment=np.zeros_like(state.assignment)), metrics
+        if isinstance(state, WarmUp):
+            return replace(state, over=True), metrics
         return self._place_newcomers(state, clients, engine, metrics), metrics
 
-    def known(self, state: FluxState, clients: Cohort, engine: Engine) -> Predictor:
+    def _known_in_warm_up(self, state: WarmUp, clients: int) -> Predictor:
+        return Predictor.shared(state.models, np.ones(1), clients)
+
+    def known(self, state: WarmUp | C, clients: Cohort, engine: Engine) -> Predictor:
         """The model of the cluster that each client's training data was put in, and the general one as it is heard."""
-        if state.clusters is None:
-            return Predictor.shared(state.models, np.ones(1), len(clients))
+        if isinstance(state, WarmUp):
+            return self._known_in_warm_up(state, len(clients))
         own = Predictor.single(state.models, np.maximum(state.assignment[list(clients.ids)], 0))
-        return hear(own, state.general, state.share)
+        return hear(own, state.answering, state.share)
 
-    def unseen(self, state: FluxState, features: Sequence[Features], engine: Engine) -> Predictor:
+    def unseen(self, state: WarmUp | C, features: Sequence[Features], engine: Engine) -> Predictor:
         """The model of the cluster whose P(X) fits best (Algorithm 2); whoever fits none is told so."""
-        if state.clusters is None or state.extractor is None:
-            return Predictor.shared(state.models, np.ones(1), len(features))
-        descriptors = describe_unlabelled(state.extractor, features, engine)
-        how = self.settings
-        found = state.clusters.judge(descriptors, how.novelty_level, how.calibrated_assignment)
-        verdict = Verdict(found.nearest, found.novel, found.score, found.confidence)
-        predictor = replace(Predictor.single(state.models, found.nearest, found.distances), verdict=verdict)
-        predictor = with_general_model(predictor, state) if how.novel == "global" else predictor
-        return hear(predictor, state.general, state.share)
+        if isinstance(state, WarmUp):
+            return self._known_in_warm_up(state, len(features))
+        told = describe_unlabelled(state.extractor, features, engine)
+        mixture = by_membership(state.models, state.assignment, len(features))
+        if told is None:
+            return mixture
+        found = state.clusters.judge(told.descriptors, self.settings.novelty_level, self.settings.calibrated_assignment)
+        if len(found) < len(features):
+            return self._with_silent(state, found, told, features, mixture)
+        return self._answer(state, found, mixture)
 
-    def assignment(self, state: FluxState) -> NDArray[np.int64]:
+    def _answer(self, state: C, found: Placement, mixture: Predictor) -> Predictor:
+        """What clients are given where they are placed."""
+        weights = self._weights(state, found)
+        if self.settings.novel == "global" and "novel" in self.reads:
+            weights = np.where(found.novel[:, None], mixture.weights[: len(found)], weights)
+        own = Predictor(state.models, weights, placement=found)
+        return hear(own, state.answering, self._share_of_unseen(state, found))
+
+    def _with_silent(
+        self, state: C, found: Placement, told: Told, features: Sequence[Features], mixture: Predictor
+    ) -> Predictor:
+        """The same where some did not describe themselves: those get the mixture of all clusters' models."""
+        rows = [list(asked(features)).index(client) for client in told.clients]
+        answer = self._answer(state, found, mixture)
+        every = hear(mixture, state.answering, state.share)
+        weights = np.zeros((len(features), answer.weights.shape[1]))
+        weights[:, : every.weights.shape[1]] = every.weights
+        weights[rows] = answer.weights
+        return replace(answer, weights=weights, placement=None)
+
+    def _weights(self, state: C, found: Placement) -> NDArray[np.float64]:
+        """How much of each cluster's model a client is given: all of the fitting one's."""
+        return Predictor.single(state.models, found.cluster).weights
+
+    def _share_of_unseen(self, state: C, found: Placement) -> float | NDArray[np.float64]:
+        """The general model's part in the answer to unseen clients."""
+        return state.share
+
+    def assignment(self, state: WarmUp | C) -> NDArray[np.int64]:
         """The cluster of every client, −1 where it has none yet."""
+        if isinstance(state, WarmUp):
+            return np.full(state.clients, 0 if state.over else UNPLACED, dtype=np.int64)
         return state.assignment
 
-    def described(self, state: FluxState) -> Described | None:
+    def described(self, state: WarmUp | C) -> Described | None:
         """Everyone who sent a descriptor."""
-        if state.descriptors is None or state.clusters is None:
+        if isinstance(state, WarmUp):
             return None
         clients = np.array(state.described, dtype=np.int64)
         return Described(clients, state.descriptors, state.assignment[clients], state.clusters)
+
+    def models(self, state: WarmUp | C) -> Mapping[str, Stack]:
+        """The clusters' models, and the general one where there is one."""
+        general = None if isinstance(state, WarmUp) else state.general
+        return {"models": state.models} if general is None else {"models": state.models, "general": general}
+
+    def summary(self, state: WarmUp | C) -> Mapping[str, Any]:
+        """When clusters were found, and how far the general model is heard."""
+        heard = self.settings.general_model and "answer" in self.reads
+        if isinstance(state, WarmUp):
+            return {"cluster_round": None, "releases": 0, **({"general_share": 0.0} if heard else {})}
+        share = {"general_share": state.share} if heard else {}
+        return {"cluster_round": state.cluster_round, "releases": 1, **share}
+
+
+@algorithm("flux")
+class Flux(FluxRounds[Clustered]):
+    """The paper's method, with our clusterer."""
+
+    revision: ClassVar[int] = 7
+    states: ClassVar[tuple[type, ...]] = (WarmUp, Clustered)
+    reads: ClassVar[frozenset[str]] = DESCRIPTION | {"clusterer", "clusters", "eps_scale"}
+
+    def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> Clustered:
+        return found
+
+
+@algorithm("flux-prior")
+class FluxPrior(Flux):
+    """The paper's FLUX-prior: k-means, told the true M."""
+
+    reads: ClassVar[frozenset[str]] = DESCRIPTION
+
+    @classmethod
+    def make(cls, settings: Settings) -> Self:
+        """With k-means."""
+        return cls(replace(settings, clusterer=replace(settings.clusterer, name="kmeans")), grouping="prior")
+
+
+@algorithm("oracle")
+class Oracle(Flux):
+    """FLUX with the true clusters put in at the same moment."""
+
+    reads: ClassVar[frozenset[str]] = DESCRIPTION
+
+    @classmethod
+    def make(cls, settings: Settings) -> Self:
+        """With the truth."""
+        return cls(settings, grouping="true")

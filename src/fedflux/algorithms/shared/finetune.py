@@ -1,6 +1,7 @@
 """Fine-tuning: after the last round each client goes on alone from its model, as far as its validation part says.
 
-The fair partner of personalised methods: it gives every method with one model a client a personal model too.
+The fair partner of personalised methods: it gives every method with one model a client a personal model too. The
+models stay with their clients, in the slot `tuned`.
 """
 
 from dataclasses import replace
@@ -10,6 +11,8 @@ from numpy.typing import NDArray
 
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Job, Key, Predictor, Training
+
+CANDIDATE, TUNED = "candidate", "tuned"
 
 
 def finetune(
@@ -21,18 +24,27 @@ def finetune(
     never gets worse; a client without a validation part stays at 0. `key` is that of the last round.
     """
     chosen = own.weights.argmax(axis=1)
-    if not np.array_equal(own.weights[np.arange(len(chosen)), chosen], np.ones(len(chosen))):
+    if own.slots or not np.array_equal(own.weights[np.arange(len(chosen)), chosen], np.ones(len(chosen))):
         raise ValueError("only a client's one model can be fine-tuned, not a mixture")
-    models = best = own.stack.take(chosen)
-    rows = np.arange(len(cohort))
-    scores = engine.evaluate(Predictor.single(best, rows), cohort, "validation")
+    scores = engine.evaluate([own], cohort, "validation").values[0]
     kept = np.zeros(len(cohort), dtype=np.int64)
-    jobs = [Job(client, (row,)) for row, client in enumerate(cohort)]
+    going = np.ones(len(cohort), dtype=np.bool_)
+    ids = np.array(cohort.ids)
     for epoch in range(1, epochs + 1):
-        models = engine.train(models, cohort, jobs, replace(training, epochs=1), replace(key, round=key.round + epoch))
-        found = engine.evaluate(Predictor.single(models, rows), cohort, "validation")
-        better = np.flatnonzero(found > scores)
-        if len(better):
-            best = best.put(better, models.take(better))
-            scores[better], kept[better] = found[better], epoch
-    return Predictor.single(best, rows), kept
+        members = [(int(client), int(row)) for client, row, on in zip(ids, chosen, going, strict=True) if on]
+        begin = () if epoch == 1 else (CANDIDATE,)
+        jobs = [Job(client, (row,), begin, (CANDIDATE,)) for client, row in members]
+        step = replace(key, round=key.round + epoch)
+        trained = engine.train(own.stack, cohort, jobs, replace(training, epochs=1), step)
+        going &= np.isin(ids, trained.clients)  # whoever is gone for an epoch stays with the best so far
+        found = engine.evaluate([_kept_in(own, CANDIDATE, going)], cohort, "validation").values[0]
+        better = np.flatnonzero(going & (found > scores))
+        engine.copy_slot(ids[better].tolist(), CANDIDATE, TUNED)
+        scores[better], kept[better] = found[better], epoch
+    return _kept_in(own, TUNED, kept > 0), kept
+
+
+def _kept_in(own: Predictor, slot: str, has_one: NDArray[np.bool_]) -> Predictor:
+    """A client's model in a slot, or its own as it was."""
+    weights = np.column_stack([own.weights * ~has_one[:, None], has_one])
+    return replace(own, weights=weights, slots=(slot,))

@@ -15,6 +15,7 @@ from scipy.stats import f as fisher
 from fedflux.clustering.placement.marginals import ENTRIES, Marginals
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import group_sums, spans
+from fedflux.placement import Placement
 
 Array = NDArray[np.float64]
 
@@ -88,29 +89,13 @@ class Null:
         return np.asarray(sampling + (self.scale - 1) * np.maximum(sampling, self.usual))
 
 
-@dataclass(frozen=True, eq=False)
-class Judgement:
-    """What unlabelled clients are told."""
-
-    nearest: NDArray[np.int64]
-    """The cluster chosen."""
-    distances: Array
-    """(clients × clusters), by which it was chosen."""
-    score: Array
-    """p-value of "this client is like one of the clusters": small where it is like none."""
-    novel: NDArray[np.bool_]
-    """Whether it is below the level."""
-    confidence: Array
-    """Probability of the chosen cluster, given that the client belongs to one of them, each as likely beforehand."""
-
-
 def judge(
     marginals: Marginals,
     null: Null,
     unlabelled: Descriptors,
     level: float = LEVEL,
     placed: tuple[NDArray[np.int64], Array] | None = None,
-) -> Judgement:
+) -> Placement:
     """Place unlabelled clients, say which fit nowhere, and how sure each placement is.
 
     `placed` are clusters and distances by another rule than the calibrated one. A client that belongs is like its own
@@ -135,7 +120,7 @@ def judge(
         sure[rows] = likely[np.arange(len(count)), nearest[rows]] / likely.sum(axis=1)
     if not null.calibrated:
         score[:] = 1.0  # trained images against others prove nothing
-    return Judgement(nearest, distances, score, score < level, sure)
+    return Placement(nearest, distances, score < level, score, sure)
 
 
 def _like_any(null: Null, ratio: Array, trifle: Array) -> Array:

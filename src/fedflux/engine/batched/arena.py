@@ -15,9 +15,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedflux.data import Cohort, Features, Federation, Labelled, Split
+from fedflux.engine.batched.memory import out_of_memory
 
 DATA_BYTES = {"cuda": 24 * 2**30, "cpu": 2**30}
-"""Examples kept for the rounds to come, at most, by kind of device; of a GPU's memory never more than a quarter."""
+"""Examples kept for the rounds to come, at most, by kind of device; of a share of a GPU never more than a quarter."""
 START_BYTES = 2**28
 """What is set aside at first: most datasets fit, and then the tensor never moves."""
 PIECE = 2**16
@@ -77,9 +78,9 @@ class _Block:
 class Arena:
     """Examples of one shape and type on one device; those not used for longest go when the bound is reached."""
 
-    def __init__(self, device: str, most: int | None = None) -> None:
+    def __init__(self, device: str, most: int | None = None, share: float = 1.0) -> None:
         self._device = device
-        self._most = _bound(device) if most is None else most
+        self._most = _bound(device, share) if most is None else most
         self._blocks: OrderedDict[Name, _Block] = OrderedDict()
         self._names: dict[int, Name] = {}
         self._used = 0
@@ -121,6 +122,11 @@ class Arena:
             blocks.append(block)
         return self._view(blocks)
 
+    def clear(self) -> None:
+        """Forget all examples and keep half as many from here on: the device has no room for so many."""
+        self._begin_anew(tuple(self.x.shape[1:]), self.x.dtype)
+        self._most //= 2
+
     def _view(self, blocks: Sequence[_Block]) -> OnDevice:
         begins, sizes = (np.array([getattr(b, part) for b in blocks], dtype=np.int64) for part in ("begin", "size"))
         return OnDevice(self.x, self.y, begins, sizes)
@@ -129,11 +135,14 @@ class Arena:
         """Begin anew where another federation's images have another shape or type."""
         dtype = torch.uint8 if federation.dataset.train.x.dtype == np.uint8 else torch.float32
         if self.x.dtype != dtype or tuple(self.x.shape[1:]) != federation.image_shape:
-            self._blocks.clear()
-            self._names.clear()
-            self._used = 0
-            self.x = torch.zeros(0, *federation.image_shape, dtype=dtype, device=self._device)
-            self.y = self.y[:0]
+            self._begin_anew(federation.image_shape, dtype)
+
+    def _begin_anew(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+        self._blocks.clear()
+        self._names.clear()
+        self._used = 0
+        self.x = torch.zeros(0, *shape, dtype=dtype, device=self._device)
+        self.y = torch.zeros(0, dtype=torch.int64, device=self._device)
 
     def _put(self, name: Name, data: Labelled) -> None:
         begin, end = self._used, self._used + len(data.x)
@@ -155,10 +164,24 @@ class Arena:
         if self._used + rows > most:
             self._drop(most // 2 - rows, keep)
         need = self._used + rows
-        if need > len(self.x):
-            self._grow(max(need, min(max(2 * need, START_BYTES // each), most)))
+        if need > len(self.x) and not self._grew(max(need, min(max(2 * need, START_BYTES // each), most))):
+            self._drop(0, keep)  # short of memory: keep what is asked for now, and set nothing aside
+            if self._used + rows > len(self.x):
+                self._grow(self._used + rows)
+
+    def _grew(self, rows: int) -> bool:
+        """Whether the device had the memory for a larger tensor."""
+        try:
+            self._grow(rows)
+        except RuntimeError as error:
+            if not out_of_memory(error):
+                raise
+            return False
+        return True
 
     def _grow(self, rows: int) -> None:
+        if not self._used:  # nothing to copy: the old tensors may go first
+            self.x, self.y = (old.new_empty(0, *old.shape[1:]) for old in (self.x, self.y))
         before = self.x, self.y
         self.x, self.y = (old.new_empty(rows, *old.shape[1:]) for old in before)
         for new, old in zip((self.x, self.y), before, strict=True):
@@ -192,8 +215,8 @@ def ranges(begins: NDArray[np.int64], sizes: NDArray[np.int64], device: torch.de
     return torch.arange(total, device=device) + torch.repeat_interleave(shift[0], shift[1], output_size=total)
 
 
-def _bound(device: str) -> int:
+def _bound(device: str, share: float) -> int:
     if torch.device(device).type != "cuda":
         return DATA_BYTES["cpu"]
     total: int = torch.cuda.mem_get_info(device)[1]
-    return min(DATA_BYTES["cuda"], total // 4)
+    return min(DATA_BYTES["cuda"], int(share * total) // 4)

@@ -6,6 +6,7 @@ GPU.
 """
 
 from collections.abc import Sequence
+from functools import partial
 
 import numpy as np
 import torch
@@ -15,7 +16,8 @@ from torch.func import functional_call
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.batched.arena import OnDevice
-from fedflux.engine.batched.inference import BatchedEngine
+from fedflux.engine.batched.inference import BatchedEngine, Kind
+from fedflux.engine.batched.recording import Recordings
 from fedflux.engine.batched.side_by_side import Lanes
 from fedflux.engine.batched.stepper import Resident, Sets, Stepper, room_for, single_advance, together
 from fedflux.engine.loop import check_finite
@@ -24,7 +26,7 @@ from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
 
 LANES = 5
-"""Clients trained side by side."""
+"""Clients trained side by side at most: more gain nothing."""
 
 
 class ReplayEngine(BatchedEngine):
@@ -39,8 +41,9 @@ class ReplayEngine(BatchedEngine):
         precision: str = "fp32",
         pixels: tuple[float, float] = (0.5, 0.5),
         compiled: bool = False,
+        share: float = 1.0,
     ) -> None:
-        super().__init__(model, device, precision, pixels)
+        super().__init__(model, device, precision, pixels, share)
         # another layout means other kernels, whose rounding a strict run does not want
         self._channels_last = torch.device(device).type == "cuda" and precision != "fp32-strict"
         self._made: tuple[tuple[object, ...], Lanes] | None = None
@@ -74,24 +77,65 @@ class ReplayEngine(BatchedEngine):
         sizes = [cohort.federation.size(job.client, training.split) for job in jobs]
         room = room_for(-(-max(sizes) // training.batch_size))
         order = sorted(range(len(jobs)), key=lambda k: -sizes[k])
-        width = -(-len(jobs) // -(-len(jobs) // LANES))
         beside = together(extras, self.device) if extras else {}
-        rows: dict[int, list[Parameters]] = {}
-        for some in (order[begin : begin + width] for begin in range(0, len(jobs), width)):
-            clients = [jobs[k].client for k in some]
+        kind: Kind = (type(rule), training.evaluating, len(jobs[0].models), training.batch_size)
+        lanes_most = self._lanes_that_fit(kind, start, cohort, jobs[0], training, rule, beside)
+        width = -(-len(jobs) // -(-len(jobs) // lanes_most))
+
+        def train(some: slice, width: int) -> dict[int, list[Parameters]]:
+            chosen = order[some]
+            clients = [jobs[k].client for k in chosen]
             held = self.resident(cohort, clients, training.split)
-            sets: list[Sets] = [tuple(self._in_place(start.row(m)) for m in jobs[k].models) for k in some]
-            told = [{name: tensor[k] for name, tensor in beside.items()} for k in some]
+            sets: list[Sets] = [tuple(self._in_place(start.row(m)) for m in jobs[k].models) for k in chosen]
+            told = [{name: tensor[k] for name, tensor in beside.items()} for k in chosen]
             lanes = self._lanes_for(rule, held, training, room, sets[0], told[0], width)
-            for lane, stepper in enumerate(lanes.steppers[: len(some)]):
+            for lane, stepper in enumerate(lanes.steppers[: len(chosen)]):
                 stepper.data.turn_to(held.one(lane))
                 stepper.load(sets[lane], told[lane])
-            self._epochs(lanes, [sizes[k] for k in some], clients, training, key)
-            for k, stepper in zip(some, lanes.steppers, strict=False):
-                rows[k] = [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
+            self._epochs(lanes, [sizes[k] for k in chosen], clients, training, key)
+            return {
+                k: [{name: tensor.clone() for name, tensor in one.items()} for one in stepper.params]
+                for k, stepper in zip(chosen, lanes.steppers, strict=False)
+            }
+
+        parts, self.chunk = self._memory.in_chunks(len(jobs), width, train, self._forget, "one client")
+        if self.chunk < width:
+            self._sizes[kind] = self.chunk
+        rows = {k: row for part in parts for k, row in part.items()}
         trained = Stack.join([row for k in range(len(jobs)) for row in rows[k]])
         check_finite(trained, jobs, key)
         return trained
+
+    def _lanes_that_fit(
+        self,
+        kind: Kind,
+        start: Stack,
+        cohort: Cohort,
+        job: Job,
+        training: Training,
+        rule: Rule,
+        extras: Extras,
+    ) -> int:
+        """How many clients may be trained side by side; on a GPU measured on one step of one of them."""
+        if self._memory.limited and kind not in self._sizes:
+            self._made = None  # it would be replaced by lanes of this kind
+            one = partial(self._lane_cost, start, cohort, job, training, rule, extras)
+            self._sizes[kind] = self._fitting(kind, one, clients=1)
+        return min(LANES, self._sizes.get(kind, LANES))
+
+    def _lane_cost(self, start: Stack, cohort: Cohort, job: Job, training: Training, rule: Rule, extras: Extras) -> int:
+        """Bytes that one step of a client takes."""
+        data = Resident.of(self.resident(cohort, [job.client], training.split))
+        where = torch.zeros(1, training.batch_size, dtype=torch.int64, device=self.device)
+        index = torch.zeros(1, dtype=torch.int64, device=self.device)
+        told = {name: tensor[0] for name, tensor in extras.items()}
+        advance = single_advance(rule, self, self._pictures)
+
+        def step() -> None:
+            sets: Sets = tuple(self._in_place(start.row(m)) for m in job.models)
+            advance(sets, rule.start(self, sets), told, data, where, None, index)
+
+        return self._memory.cost(step)
 
     def _epochs(self, lanes: Lanes, sizes: Sequence[int], clients: Sequence[int], training: Training, key: Key) -> None:
         """Full batches, then each last one in its own size; BatchNorm leaves out one of a single example.
@@ -132,15 +176,25 @@ class ReplayEngine(BatchedEngine):
         shape = (room, 1, training.batch_size)
         kind = (rule, training.evaluating, shape, len(sets), shapes, width)
         if self._made is None or self._made[0] != kind or self._made[1].steppers[0].data.x is not held.x:
+            self._made = None  # first, so that its memory is free
             advance = single_advance(rule, self, self._pictures)
+            recordings = Recordings(held.x.device)
             steppers = []
             for _ in range(width):
                 own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
                 kept = {name: tensor.clone() for name, tensor in extras.items()}
                 data = Resident.of(held.one(0))
-                steppers.append(Stepper(advance, lambda sets: rule.start(self, sets), own, kept, data, shape))
+                fresh = partial(rule.start, self)
+                steppers.append(Stepper(advance, fresh, own, kept, data, shape, recordings))
             self._made = kind, Lanes(steppers)
         return self._made[1]
+
+    def _forget(self, everything: bool) -> None:
+        self._made = None
+        super()._forget(everything)
+
+    def _recorded(self) -> int:
+        return 0 if self._made is None else self._made[1].recordings.nbytes
 
     def _pictures(self, x: Tensor) -> Tensor:
         """Standardised pixels, laid out as convolutions on a GPU like them."""

@@ -2,16 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedflux.data import Cohort
 from fedflux.engine.base import Job, Key, Training
-from fedflux.engine.batched.inference import BatchedEngine
+from fedflux.engine.batched.inference import BatchedEngine, Kind
 from fedflux.engine.batched.replay import ReplayEngine
 from fedflux.engine.batched.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for, together
 from fedflux.engine.kernels.fused import with_fused_layers
@@ -20,8 +22,6 @@ from fedflux.engine.rules import Extras, LossRule, Rule
 from fedflux.engine.schedule import schedules
 from fedflux.engine.stack import Parameters, Stack
 
-SHARE = 0.4
-"""The part of the free GPU memory that a chunk of clients may take."""
 ON_CPU = 64
 """Clients stacked at once on a CPU: more gain nothing there."""
 KEPT = 4
@@ -29,7 +29,7 @@ KEPT = 4
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _Outline:
     """What a stepper can be used again for."""
 
     rule: Rule
@@ -51,13 +51,13 @@ class StackedEngine(BatchedEngine):
         precision: str = "fp32",
         pixels: tuple[float, float] = (0.5, 0.5),
         compiled: bool = False,
+        share: float = 1.0,
     ) -> None:
-        super().__init__(model, device, precision, pixels)
+        super().__init__(model, device, precision, pixels, share)
         # torch.compile cannot map the gradients of fused layers, which gain more than compiling does
         self._compiled = compiled and self._model is model
-        self._steppers: dict[_Kind, Stepper] = {}
+        self._steppers: dict[_Outline, Stepper] = {}
         self._advances: dict[Rule, Advance] = {}
-        self._per_client: dict[tuple[Rule, bool, int], float] = {}
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         """Fused on a GPU, where convolutions of many clients would be grouped ones."""
@@ -83,15 +83,23 @@ class StackedEngine(BatchedEngine):
         rule = rule or LossRule(training.optimiser)
         told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
         self._model.train(not training.evaluating)
-        size = self._chunk_size(start, cohort, jobs, training, rule, told)
+        kind: Kind = (type(rule), training.evaluating, len(jobs[0].models), training.batch_size)
+        size = self._chunk_size(kind, start, cohort, jobs, training, rule, told)
         # clients of like size together, so that few steps run half empty
-        order = np.argsort([cohort.federation.size(job.client, training.split) for job in jobs], kind="stable")
-        order = order if size < len(jobs) else np.arange(len(jobs))
-        parts = [
-            self._chunk(start, cohort, [jobs[k] for k in some], training, key, rule, [told[k] for k in some])
-            for some in (order[begin : begin + size] for begin in range(0, len(jobs), size))
-        ]
-        back = torch.as_tensor(np.argsort(order), device=self.device)
+        by_size = np.argsort([cohort.federation.size(job.client, training.split) for job in jobs], kind="stable")
+
+        def order(size: int) -> NDArray[np.int64]:
+            return by_size if size < len(jobs) else np.arange(len(jobs))
+
+        def train(some: slice, size: int) -> Stack:
+            chosen = order(size)[some].tolist()
+            picked = [jobs[k] for k in chosen], [told[k] for k in chosen]
+            return self._chunk(kind, start, cohort, picked[0], training, key, rule, picked[1])
+
+        parts, self.chunk = self._memory.in_chunks(len(jobs), size, train, self._forget, "one client")
+        if self.chunk < size:
+            self._sizes[kind] = self.chunk
+        back = torch.as_tensor(np.argsort(order(self.chunk)), device=self.device)
         trained = Stack(
             {name: torch.cat([part.tensors[name] for part in parts])[back].flatten(0, 1) for name in parts[0].tensors}
         )
@@ -100,6 +108,7 @@ class StackedEngine(BatchedEngine):
 
     def _chunk(
         self,
+        kind: Kind,
         start: Stack,
         cohort: Cohort,
         jobs: list[Job],
@@ -115,7 +124,7 @@ class StackedEngine(BatchedEngine):
         beside = together(extras, self.device)
         steps = room_for(max(-(-size // training.batch_size) for size in sizes))
         shape = (steps, len(jobs), training.batch_size)
-        stepper = self._stepper(rule, cohort, clients, training, shape, sets, beside)
+        stepper = self._stepper(kind, rule, cohort, clients, training, shape, sets, beside)
         stepper.load(sets, beside)
         for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
             stepper.begin(epoch.positions, epoch.real)
@@ -125,6 +134,7 @@ class StackedEngine(BatchedEngine):
 
     def _stepper(
         self,
+        kind: Kind,
         rule: Rule,
         cohort: Cohort,
         clients: tuple[int, ...],
@@ -136,19 +146,31 @@ class StackedEngine(BatchedEngine):
         """One that was made before for as many clients, turned to these, or a new one."""
         held = self.resident(cohort, clients, training.split)
         # one made for a tensor that has since been replaced would keep it alive
-        self._steppers = {kind: one for kind, one in self._steppers.items() if one.data.x is held.x}
+        self._steppers = {made: one for made, one in self._steppers.items() if one.data.x is held.x}
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
-        kind = _Kind(rule, training.evaluating, shape, len(sets), shapes)
-        found = self._steppers.get(kind)
+        outline = _Outline(rule, training.evaluating, shape, len(sets), shapes)
+        found = self._steppers.get(outline)
         if found is not None:
             found.data.turn_to(held)
             return found
-        while len(self._steppers) >= KEPT:
+        needed = self._costs.get(kind, 0) * shape[1]
+        while self._steppers and (len(self._steppers) >= KEPT or not self._has_room(needed)):
             self._steppers.pop(next(iter(self._steppers)))
         own: Sets = tuple({name: tensor.clone() for name, tensor in one.items()} for one in sets)
         kept = {name: tensor.clone() for name, tensor in extras.items()}
-        self._steppers[kind] = Stepper(self._advance(rule), self._fresh(rule), own, kept, Resident.of(held), shape)
-        return self._steppers[kind]
+        self._steppers[outline] = Stepper(self._advance(rule), self._fresh(rule), own, kept, Resident.of(held), shape)
+        return self._steppers[outline]
+
+    def _has_room(self, needed: float) -> bool:
+        """Whether so much more fits beside the steppers that are kept."""
+        return not self._memory.limited or needed <= self._memory.room(self._recorded())
+
+    def _forget(self, everything: bool) -> None:
+        self._steppers.clear()
+        super()._forget(everything)
+
+    def _recorded(self) -> int:
+        return sum(stepper.recordings.nbytes for stepper in self._steppers.values())
 
     def _advance(self, rule: Rule) -> Advance:
         if rule not in self._advances:
@@ -161,6 +183,7 @@ class StackedEngine(BatchedEngine):
 
     def _chunk_size(
         self,
+        kind: Kind,
         start: Stack,
         cohort: Cohort,
         jobs: Sequence[Job],
@@ -169,18 +192,13 @@ class StackedEngine(BatchedEngine):
         extras: list[Extras],
     ) -> int:
         """How many clients fit; on a GPU measured on one step of two of them."""
-        if torch.device(self.device).type != "cuda":
-            return min(len(jobs), ON_CPU)
-        if len(jobs) <= 2:
-            return len(jobs)
-        kind = (rule, training.evaluating, len(jobs[0].models))
-        if kind not in self._per_client:
-            self._per_client[kind] = self._measure(start, cohort, jobs, training, rule, extras)
-        free = torch.cuda.mem_get_info(self.device)[0]
-        free += torch.cuda.memory_reserved(self.device) - torch.cuda.memory_allocated(self.device)
-        return int(min(len(jobs), max(1.0, SHARE * free // self._per_client[kind])))
+        if self._memory.limited and len(jobs) > 2 and kind not in self._sizes:
+            pair = partial(self._pair_cost, start, cohort, jobs[:2], training, rule, extras[:2])
+            self._sizes[kind] = self._fitting(kind, pair, clients=2)
+        most = len(jobs) if self._memory.limited else min(len(jobs), ON_CPU)
+        return min(most, self._sizes.get(kind, most))
 
-    def _measure(
+    def _pair_cost(
         self,
         start: Stack,
         cohort: Cohort,
@@ -188,22 +206,18 @@ class StackedEngine(BatchedEngine):
         training: Training,
         rule: Rule,
         extras: list[Extras],
-    ) -> float:
-        """Bytes that a client takes during a step."""
-        pair = jobs[:2]
-        clients = tuple(job.client for job in pair)
-        sets = _sets(start, pair)
-        data = Resident.of(self.resident(cohort, clients, training.split))
+    ) -> int:
+        """Bytes that one step of two clients takes."""
+        data = Resident.of(self.resident(cohort, [job.client for job in jobs], training.split))
         where = torch.zeros(2, training.batch_size, dtype=torch.int64, device=self.device)
-        torch.cuda.synchronize(self.device)
-        torch.cuda.reset_peak_memory_stats(self.device)
-        before = torch.cuda.memory_allocated(self.device)
-        memory = self._fresh(rule)(sets)
         index = torch.zeros(2, dtype=torch.int64, device=self.device)
         advance = mapped_advance(rule, self, self._images)
-        advance(sets, memory, together(extras[:2], self.device), data, where, None, index)
-        torch.cuda.synchronize(self.device)
-        return max((torch.cuda.max_memory_allocated(self.device) - before) / 2, 1.0)
+
+        def step() -> None:
+            sets = _sets(start, jobs)
+            advance(sets, self._fresh(rule)(sets), together(extras, self.device), data, where, None, index)
+
+        return self._memory.cost(step)
 
 
 def _sets(start: Stack, jobs: Sequence[Job]) -> Sets:
@@ -217,15 +231,17 @@ def stacked_engine(
     precision: str = "fp32",
     pixels: tuple[float, float] = (0.5, 0.5),
     compiled: bool = False,
+    share: float = 1.0,
 ) -> BatchedEngine:
     """The engine that stacks clients, or replays them side by side where the model may not be stacked.
 
-    Layers that draw (dropout) draw for one client at a time, so models with them are trained as in the loop.
+    Layers that draw (dropout) draw for one client at a time, so models with them are trained as in the loop. `share` is
+    the part of a GPU that this process may take.
     """
     if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
-        engine = BatchedEngine(model, device, precision, pixels)
+        engine = BatchedEngine(model, device, precision, pixels, share)
         engine.name = "stacked"
         return engine
     if has_batch_norm(model):
-        return ReplayEngine(model, device, precision, pixels, compiled)
-    return StackedEngine(model, device, precision, pixels, compiled)
+        return ReplayEngine(model, device, precision, pixels, compiled, share)
+    return StackedEngine(model, device, precision, pixels, compiled, share)

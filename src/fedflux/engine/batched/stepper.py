@@ -3,22 +3,20 @@ epoch's positions, the data), and a counter there says which step it is, so the 
 GPU a step is recorded once as a CUDA graph and replayed.
 """
 
-import gc
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.func import grad, vmap
-from torch.utils._pytree import tree_flatten, tree_map
+from torch.utils._pytree import tree_map
 
 from fedflux.engine.batched.arena import OnDevice
+from fedflux.engine.batched.recording import Recordings, copy_into
 from fedflux.engine.rules import Batch, Extras, Loss, Operations, Rule
 from fedflux.engine.stack import Parameters
 
-REHEARSALS = 3
 SELDOM = 4
 """How often a short batch of one size runs kernel by kernel before it is worth a recording."""
 Sets = tuple[Parameters, ...]
@@ -159,6 +157,7 @@ class Stepper:
         extras: Extras,
         data: Resident,
         shape: tuple[int, int, int],
+        recordings: Recordings | None = None,
     ) -> None:
         self._advance, self._fresh = advance, fresh
         self.params, self.extras, self.data = params, dict(extras), data
@@ -170,7 +169,8 @@ class Stepper:
         self.memory = tree_map(_own, fresh(params))
         self._graphs: dict[tuple[bool, int], torch.cuda.CUDAGraph] = {}
         self._seen: dict[int, int] = {}
-        self._pool: Any = None
+        self.recordings = recordings or Recordings(device)
+        """Whose memory the graphs take; steppers that take turns share one."""
 
     def load(self, params: Sets, extras: Extras) -> None:
         """Begin a round from these parameters."""
@@ -198,8 +198,7 @@ class Stepper:
             if size < self.positions.shape[2] and self._seen[size] <= SELDOM:
                 self.run(whole, size)
                 return
-            self._graphs[whole, size] = record(lambda: self.run(whole, size), self.state, device, self._pool)
-            self._pool = self._graphs[whole, size].pool()
+            self._graphs[whole, size] = self.recordings.record(lambda: self.run(whole, size), self.state)
         self._graphs[whole, size].replay()
 
     @property
@@ -215,38 +214,6 @@ class Stepper:
         copy_into((self.params, self.memory), after)
         self.counter += 1
         self.index += 1 if real is None else real.any(dim=1)
-
-
-def record(run: Callable[[], None], state: Any, device: torch.device, pool: Any = None) -> torch.cuda.CUDAGraph:
-    """A run as a CUDA graph; the rehearsals before it change the state, which is put back."""
-    kept = tree_map(torch.clone, state)
-    side: Any = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
-    with torch.cuda.device(device), _nothing_freed():
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            for _ in range(REHEARSALS):
-                copy_into(state, kept)
-                run()
-        torch.cuda.current_stream().wait_stream(side)
-        copy_into(state, kept)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph, pool=pool):
-            run()
-    copy_into(state, kept)
-    return graph
-
-
-@contextmanager
-def _nothing_freed() -> Iterator[None]:
-    """The collector waits: should it free an older graph in the midst of a recording, that would spoil it."""
-    gc.collect()
-    was = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was:
-            gc.enable()
 
 
 def room_for(steps: int) -> int:
@@ -271,12 +238,3 @@ def together(extras: Sequence[Extras], device: str) -> dict[str, Tensor]:
 def _own(tensor: Tensor) -> Tensor:
     """A tensor whose elements lie apart: what a map gives alike to all clients is one element shown many times."""
     return tensor.contiguous() if 0 in tensor.stride() else tensor.clone()
-
-
-def copy_into(place: Any, source: Any) -> None:
-    """Copy tensors into those of the same name and place in another structure, all of one type in one call."""
-    leaves, outline = tree_flatten(place)
-    pairs = [(old, new) for old, new in zip(leaves, outline.flatten_up_to(source), strict=True) if old is not new]
-    for dtype in {old.dtype for old, _ in pairs}:
-        some = [pair for pair in pairs if pair[0].dtype == dtype]
-        torch._foreach_copy_([old for old, _ in some], [new for _, new in some])

@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 
+from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError
 from fedflux.engine.processes.result_buffer import Shelf
 from fedflux.engine.processes.schedule import Shares, deal
@@ -210,6 +211,7 @@ def _start_worker(prepare: Prepare) -> _Worker:
 def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
     """What a worker does until its parent closes the connection; the parent alone answers Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    keep_freed_memory()
     gc.freeze()  # what was imported stays: looking through it for garbage again and again takes 3 % of training
     threading.Thread(target=_leave_with_parent, daemon=True).start()
     torch.set_num_threads(1)

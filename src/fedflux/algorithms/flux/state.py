@@ -1,0 +1,64 @@
+"""FLUX's two states: one model for everyone until C(r) fires, then one a cluster."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Annotated
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.base import UNPLACED, PerClient
+from fedflux.algorithms.flux.describe import Extractor
+from fedflux.algorithms.flux.general_model import elected
+from fedflux.clustering import Clusters
+from fedflux.engine import Stack
+
+
+@dataclass(frozen=True, eq=False)
+class WarmUp:
+    """FedAvg's one model, and how well it has served so far."""
+
+    models: Stack
+    """A stack of one."""
+    clients: Annotated[int, PerClient()]
+    round: int = 0
+    accuracies: tuple[float, ...] = ()
+    velocity: Stack | None = None
+    """How the model has been moving, where the server has momentum."""
+    over: bool = False
+    """The rounds are over, and nobody was clustered: everyone shares the model."""
+
+
+@dataclass(frozen=True, eq=False)
+class Clustered:
+    """A model a cluster, who is where, and what places newcomers."""
+
+    models: Stack
+    assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
+    round: int
+    cluster_round: int
+    extractor: Extractor
+    clusters: Clusters
+    described: tuple[int, ...]
+    """The ids of the clients behind `descriptors`, in order of description."""
+    descriptors: Mapping[str, NDArray[np.generic]]
+    """As they were sent, which is an eighth of what is computed with: there may be very many."""
+    clustered: int
+    """How many of the described clients the clusters were found from; later ones were placed."""
+    general: Stack | None = None
+    """One model for everyone, trained beside the clusters', where the method keeps one."""
+    velocity: Stack | None = None
+    """How the models, and the general one behind them, have been moving, where the server has momentum."""
+    ballot: tuple[float, ...] = ()
+    """How well each part of the general model's in the answer served the members' validation parts so far."""
+
+    @property
+    def share(self) -> float:
+        """The general model's part in the answer to a client."""
+        return elected(self.ballot)
+
+    @cached_property
+    def answering(self) -> Stack:
+        """The clusters' models and, behind them, the general one where there is one."""
+        return self.models if self.general is None else Stack.together([self.models, self.general])

@@ -1,0 +1,80 @@
+"""Methods by name: ours, those of installed packages, and any class that is named by where it is.
+
+A package offers a method by an entry point of the group `fedflux.algorithms`; `package.module:Class` names one that is
+not installed.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
+
+from fedflux.algorithms.base import Algorithm, Settings
+from fedflux.errors import unknown
+from fedflux.plugins import find, source_digest
+
+C = TypeVar("C", bound=type)
+GROUP = "fedflux.algorithms"
+
+ALGORITHMS: dict[str, type[Algorithm[Any]]] = {}
+"""The methods that come with fedflux."""
+PAPER_BASELINES: dict[str, Callable[[Settings], Algorithm[Any]]] = {}
+"""What the paper's comparison ran under some of their names."""
+
+
+def algorithm(name: str) -> Callable[[C], C]:
+    """Register a class under a name."""
+
+    def register(kind: C) -> C:
+        ALGORITHMS[name] = kind
+        return kind
+
+    return register
+
+
+def find_algorithm(name: str) -> type[Algorithm[Any]]:
+    """The class of that name."""
+    found = ALGORITHMS.get(name) or find(GROUP, name, "algorithm")
+    if found is None:
+        raise unknown("algorithm", name, ALGORITHMS)
+    for attribute in ("make", "revision", "states", "reads", "init", "round", "known", "unseen", "assignment"):
+        if not hasattr(found, attribute):
+            raise unknown(f"algorithm '{name}' has no {attribute}: one of", name, ALGORITHMS)
+    kind: type[Algorithm[Any]] = found
+    return kind
+
+
+def is_ours(name: str) -> bool:
+    """Whether a method comes with fedflux."""
+    return name in ALGORITHMS
+
+
+def algorithm_digest(name: str) -> str | None:
+    """The digest of the source of a method that is not ours: its numbers follow from it."""
+    return None if is_ours(name) else source_digest(find_algorithm(name))
+
+
+def runs_paper_baseline(name: str, settings_ask: bool) -> bool:
+    """Whether another method runs under this name, as in the paper's comparison."""
+    return settings_ask and name in PAPER_BASELINES
+
+
+def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:
+    """The method of that name."""
+    if runs_paper_baseline(name, settings.paper_baselines):
+        return PAPER_BASELINES[name](settings)
+    return find_algorithm(name).make(settings)
+
+
+class _Reads(Mapping[str, frozenset[str]]):
+    """What each method reads, asked for by name."""
+
+    def __getitem__(self, name: str) -> frozenset[str]:
+        return find_algorithm(name).reads
+
+    def __iter__(self) -> Any:
+        return iter(ALGORITHMS)
+
+    def __len__(self) -> int:
+        return len(ALGORITHMS)
+
+
+READS: Mapping[str, frozenset[str]] = _Reads()

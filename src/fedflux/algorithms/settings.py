@@ -1,0 +1,66 @@
+"""The methods' settings: which method, and what it does in a round. A method says in `reads` which of them it reads."""
+
+from dataclasses import dataclass
+from typing import Literal
+
+from fedflux.algorithms.registry import ALGORITHMS, find_algorithm
+from fedflux.clustering.drift import FALSE_ALARMS
+from fedflux.clustering.placement.novelty import LEVEL
+from fedflux.settings import Declared, at_least, between, passes, setting, share
+
+
+@dataclass(frozen=True)
+class MethodSettings(Declared):
+    """What the server asks of clients, round by round."""
+
+    algorithm: str = setting("flux", "{names}", panel="Method", names=ALGORITHMS, check=passes(find_algorithm))
+    participation: float = setting(1.0, "share of clients in each round", panel="Method", check=share())
+    finetune: int = setting(
+        0,
+        "epochs each client goes on alone with at the end, the best on validation kept",
+        panel="Method",
+        check=at_least(0, "{given}: give {low} or more epochs"),
+    )
+    cluster_round: int | Literal["auto"] = setting(
+        "auto", "FedAvg rounds before clustering, or auto: when C(r) fires", panel="Clustering"
+    )
+    late: Literal["regroup", "place"] = setting(
+        "regroup",
+        "clients that come after clustering: regroup finds clusters anew once many have come, place never does",
+        panel="Clustering",
+    )
+    redescribe: int = setting(
+        1,
+        "flux-dynamic, flux-soft: describe clients anew every so many rounds",
+        panel="Clustering",
+        check=at_least(0),
+    )
+    false_alarms: float = setting(
+        FALSE_ALARMS,
+        "flux-dynamic: drift found where there is none, a client and round",
+        panel="Clustering",
+        check=between(0, 1, "()"),
+    )
+    assignment: Literal["calibrated", "euclidean"] = setting(
+        "calibrated", "late and unseen clients: calibrated or euclidean", panel="Experiments"
+    )
+    answer: Literal["cluster", "both"] = setting(
+        "cluster",
+        "cluster: the cluster's model alone; both: and a general one, as validation weighs them",
+        panel="Experiments",
+    )
+    novel: Literal["nearest", "global"] = setting(
+        "nearest", "unseen clients that fit no cluster: nearest cluster's model, or global", panel="Experiments"
+    )
+    novelty_level: float = setting(
+        LEVEL,
+        "unseen clients of known patterns called novel, at most",
+        panel="Experiments",
+        check=between(0, 1, "()"),
+    )
+    server_momentum: float = setting(
+        0.0,
+        "FedAvg, FLUX: how much of a round's movement models go on with in the next",
+        panel="Experiments",
+        check=between(0, 1, "[)"),
+    )

@@ -1,0 +1,111 @@
+"""S4 at the client: a descriptor as one noisy release, or with the paper's noise on every coordinate.
+
+Noise is made where the data are; what leaves the client has it already.
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.data.holding import Holding, Positions, Seen
+from fedflux.data.labelled import Split
+from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.descriptor import Descriptors
+from fedflux.descriptors.privacy import accounting
+from fedflux.descriptors.privacy.accounting import Privacy, release_sigma
+from fedflux.descriptors.privacy.release import SENSITIVITY, read_marginal, read_release
+from fedflux.descriptors.projector import Projector
+
+
+def sigma_of(privacy: Privacy) -> float:
+    """The deviation of the noise on every number of a release."""
+    return release_sigma(privacy.epsilon, privacy.delta, SENSITIVITY, privacy.releases)
+
+
+def distinct(split: Split) -> Callable[[Holding], Positions | None]:
+    """A choice of every example once, None where there are no copies: a copy would count a record twice."""
+    return lambda held: _first(held.rows(split))
+
+
+def only_validation(held: Holding) -> Positions | None:
+    """Every validation example once that is no training example too: gradual drift may have moved one between them."""
+    rows = held.rows("validation")
+    once = _first(rows)
+    kept = np.arange(len(rows)) if once is None else once
+    return kept[~np.isin(rows[kept], held.rows("train"))]
+
+
+def _first(rows: NDArray[np.int64]) -> Positions | None:
+    """Positions of the first of equal rows, None where there are no copies."""
+    first = np.unique(rows, return_index=True)[1]
+    return None if len(first) == len(rows) else np.sort(first)
+
+
+def _stored(held: Holding, split: Split) -> int:
+    """How many distinct examples a client holds."""
+    return len(np.unique(held.rows(split)))
+
+
+def released(held: Holding, seen: Seen, projector: Projector, classes: int, privacy: Privacy) -> Descriptors:
+    """One release of a labelled client: sums of its training part by class, and of its validation part.
+
+    No record is in both parts, so together they cost what one costs.
+    """
+    train, own = seen.sums
+    length, sigma = len(projector), sigma_of(privacy)
+    parts = [train.vector(labelled=True)] + ([] if own is None else [own.first[0].cpu().numpy()])
+    noisy = accounting.gaussian_noise(np.concatenate(parts), sigma)
+    found = read_release(noisy[: len(parts[0])], _stored(held, "train"), classes, length, sigma)
+    validation, count = np.zeros((1, length)), 0
+    if own is not None:
+        chosen = only_validation(held)
+        assert chosen is not None
+        count = len(chosen)
+        validation[0] = noisy[len(parts[0]) :] / count
+    return Descriptors(
+        mean=found.mean[None],
+        spread=found.spread[None],
+        correlation=found.correlation[None],
+        count=found.count[None].astype(np.int64),
+        effective=found.effective[None],
+        noise=found.noise[None],
+        validation_mean=validation,
+        validation_count=np.array([count], dtype=np.int64),
+        count_noise=np.array([found.count_noise]),
+        validation_noise=np.array([sigma**2 / count**2 if count else 0.0]),
+    )
+
+
+def released_marginal(
+    held: Holding, seen: Seen, projector: Projector, privacy: Privacy, split: Split
+) -> Descriptors:
+    """One release of an unlabelled client's images."""
+    sigma, length, size = sigma_of(privacy), len(projector), _stored(held, split)
+    noisy = accounting.gaussian_noise(seen.sums[0].vector(labelled=False), sigma)
+    mean, spread, noise = read_marginal(noisy, size, length, sigma)
+    count = np.array([[size]], dtype=np.int64)
+    return Descriptors(
+        mean=mean[None, None],
+        spread=spread[None, None],
+        correlation=np.zeros((1, 0, length, length)),
+        count=count,
+        effective=count.astype(np.float64),
+        noise=np.array([[noise]]),
+        validation_mean=np.zeros((1, length)),
+        validation_count=np.zeros(1, dtype=np.int64),
+        count_noise=np.zeros(1),
+        validation_noise=np.zeros(1),
+    )
+
+
+def with_paper_noise(exact: Descriptors, bounds: Bounds, epsilon: float) -> Descriptors:
+    """The paper's S4: Laplace noise of scale Range/(s ε) on every mean and every deviation, s the client's examples."""
+    scale = float((bounds.high - bounds.low).max()) / (np.maximum(exact.count[:, 0], 1) * epsilon)
+    told = np.concatenate([np.ones((len(exact), 1), dtype=bool), exact.count[:, 1:] >= 2], axis=1)
+    mean, spread = exact.mean.copy(), exact.deviations()
+    for k in range(len(exact)):
+        mean[k, told[k]] = accounting.laplace_noise(mean[k, told[k]], scale[k])
+        spread[k, told[k]] = np.maximum(accounting.laplace_noise(spread[k, told[k]], scale[k]), 0.0)
+    return replace(exact, mean=mean, spread=spread, noise=np.where(told, 2 * scale[:, None] ** 2, 0.0))

@@ -1,0 +1,71 @@
+"""Things of other people's, found by name: entry points of installed packages, or `package.module:Name`."""
+
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from hashlib import sha256
+from importlib import import_module
+from importlib.metadata import entry_points
+from inspect import getsourcefile
+from pathlib import Path
+from typing import Any
+
+from fedflux.errors import FedfluxError
+
+
+def find(group: str, name: str, what: str) -> Any:
+    """What a name stands for, None where nobody offers it."""
+    if ":" in name:
+        return import_named(name, what)
+    offered = [one for one in entry_points(group=group) if one.name == name]
+    if not offered:
+        return None
+    try:
+        return offered[0].load()
+    except Exception as error:  # other people's code may fail in any way
+        raise FedfluxError(f"{what} '{name}' of {offered[0].value} cannot be loaded: {in_words(error)}") from error
+
+
+def offered(group: str) -> list[str]:
+    """The names that installed packages offer."""
+    return sorted({one.name for one in entry_points(group=group)})
+
+
+def import_named(name: str, what: str) -> Any:
+    """The object that `package.module:Name` names; the current folder is looked in, too, while it is imported."""
+    module_name, _, attribute = name.partition(":")
+    try:
+        with current_folder_importable():
+            return getattr(import_module(module_name), attribute)
+    except Exception as error:
+        raise FedfluxError(f"{what} '{name}' is not package.module:Name: {in_words(error)}") from error
+
+
+@contextmanager
+def current_folder_importable() -> Iterator[None]:
+    """The current folder on the search path, for a while."""
+    here = str(Path.cwd())
+    added = here not in sys.path
+    if added:
+        sys.path.insert(0, here)
+    try:
+        yield
+    finally:
+        if added and here in sys.path:
+            sys.path.remove(here)
+
+
+def source_digest(thing: Any) -> str:
+    """A digest of the file that a class or function is written in."""
+    try:
+        path = getsourcefile(thing)
+    except TypeError:
+        path = None
+    if path is None:
+        return sha256(repr(thing).encode()).hexdigest()[:16]
+    return sha256(Path(path).read_bytes()).hexdigest()[:16]
+
+
+def in_words(error: Exception) -> str:
+    """An error in one line."""
+    return f"{type(error).__name__}: {error}".partition("\n")[0]
