@@ -18,7 +18,7 @@ import torch
 
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
 from fedflux.data import Federation, Labelled, Split
-from fedflux.engine import Engine, Job, Key, Training, make_engine
+from fedflux.engine import Backend, Job, Key, Training, make_backend
 from fedflux.studies.bench.work import Work
 
 TIMES = 3
@@ -56,7 +56,7 @@ def measure(federation: Federation, name: str, model: str, device: str) -> tuple
     everyone = federation.cohort(range(len(federation)))
     fifth = max(1, len(federation) // 5)
     draw = np.random.default_rng(0)
-    engine = make_engine(name, model, federation, 1, device)
+    engine = make_backend(name, model, federation, 1, device)
 
     def host() -> None:
         for client in everyone:
@@ -79,7 +79,7 @@ def measure(federation: Federation, name: str, model: str, device: str) -> tuple
     )
 
 
-def best(call: Callable[[], None], engine: Engine) -> float:
+def best(call: Callable[[], None], engine: Backend) -> float:
     """The shortest time after a first one that does not count."""
     found = []
     for _ in range(TIMES + 1):

@@ -18,7 +18,7 @@ import torch
 from fedflux.data import Dataset, Examples, Federation
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
-from fedflux.engine import Engine, Job, Key, Training, make_engine
+from fedflux.engine import Backend, Job, Key, Training, make_backend
 from fedflux.engine.batched import replay
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
@@ -41,7 +41,7 @@ def federation(model: str, clients: int) -> Federation:
     return Federation(dataset, rows, [Pattern()] * clients, 42, SHAPE[model][0])
 
 
-def speed(engine: Engine, held: Federation, clients: int) -> float:
+def speed(engine: Backend, held: Federation, clients: int) -> float:
     """Examples a second of the median round."""
     seconds = []
     cohort = held.cohort(range(clients))
@@ -57,7 +57,7 @@ def speed(engine: Engine, held: Federation, clients: int) -> float:
 def measure(model: str, clients: int, precision: str, compiled: Sequence[bool], lanes: Sequence[int]) -> None:
     """One line of JSON a variant."""
     held = federation(model, clients)
-    loop = speed(make_engine("loop", model, held, 1, "cuda", precision), held, 2)
+    loop = speed(make_backend("loop", model, held, 1, "cuda", precision), held, 2)
     print(dumps({"model": model, "clients": clients, "precision": precision, "loop": round(loop)}), flush=True)
     for width in lanes if model == "resnet9" else lanes[:1]:
         replay.LANES = width

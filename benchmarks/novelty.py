@@ -133,13 +133,13 @@ def ask(
     tally: Tally,
 ) -> Predictor:
     found = algorithm.unseen(state, features, engine)
-    if found is None or found.verdict is None:
+    if found is None or found.placement is None:
         raise SystemExit("this run never clustered: nothing to be novel to")
     tally.size += [len(one) for one in features]
-    tally.novel += found.verdict.novel.tolist()
-    tally.confidence += found.verdict.confidence.tolist()
+    tally.novel += found.placement.novel.tolist()
+    tally.confidence += found.placement.confidence.tolist()
     if cluster is not None:
-        tally.right += (found.verdict.chosen == cluster).tolist()
+        tally.right += (found.placement.cluster == cluster).tolist()
     return found
 
 

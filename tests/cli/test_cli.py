@@ -20,9 +20,10 @@ from fedflux.cli import main as cli
 from fedflux.clustering import CLUSTERERS
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.errors import FedfluxError
-from fedflux.runs.config import RunConfig
+from fedflux.runs.config import SETTINGS
+from fedflux.settings import PANELS
 
-SOURCE = Path(__file__).parents[1] / "src"
+SOURCE = Path(__file__).parents[2] / "src"
 RUN_KEYS = {
     *("known", "test", "known_per_client", "test_per_client", "worst", "clusters_found", "clusters_true", "ari", "nmi"),
     *("pairs_right", "cluster_round", "rounds", "seconds", "seconds_training", "seconds_descriptor"),
@@ -242,8 +243,49 @@ def test_help_names_the_presets_defaults(call: Call, monkeypatch: pytest.MonkeyP
     monkeypatch.setenv("COLUMNS", "200")
     shown = " ".join(call("run", "--help").stdout.replace("│", " ").split())
     assert "communication rounds (default: 10; cifar100 15)" in shown
-    assert f"(default: {RunConfig.__dataclass_fields__['clusterer'].default})" in shown
-    assert all(name in shown for name in CLUSTERERS)
+    assert "learning rate of SGD (default: 0.005; digits 0.05; folder, npz 0.01)" in shown
+    assert f"{', '.join(CLUSTERERS)} (default: {SETTINGS['clusterer'].default})" in shown
+
+
+def test_help_shows_every_setting_and_what_people_use_first_comes_first(
+    call: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    shown = call("run", "--help").stdout
+    at = {name: shown.index(f"─ {name} ─") for name in PANELS}
+    assert list(at.values()) == sorted(at.values())
+    places = {name: shown.index(f"│ {one.flag} ") for name, one in SETTINGS.items()}
+    for name, one in SETTINGS.items():
+        assert max(start for start in at.values() if start < places[name]) == at[one.panel]
+    first = [name for name in SETTINGS if places[name] < at["Data in detail"]]
+    assert 15 <= len(first) <= 25
+    assert {"dataset", "shift", "algorithm", "model", "rounds", "lr", "engine", "out", "preset"} <= set(first)
+    for name in ("projector", "answer", "novel", "assignment", "clip", "server_momentum"):
+        assert SETTINGS[name].panel == "Experiments"
+
+
+def test_settings_that_the_method_does_not_read_are_said_on_stderr(call: Call) -> None:
+    run = ("run", "--clients", "3", "--rounds", "1", "--json")
+    done = call(*run, "--algorithm", "fedavg", "--clusterer", "hdbscan", "--redescribe", "2")
+    assert done.status == 0
+    lines = done.stderr.splitlines()
+    assert lines.count("fedavg does not read --clusterer") == lines.count("fedavg does not read --redescribe") == 1
+    assert "does not read" not in call(*run, "--algorithm", "fedavg", "--preset", "paper").stderr
+
+
+def test_a_comparison_says_once_what_none_of_its_methods_reads(call: Call) -> None:
+    grid = ("--algorithms", "fedavg,local", "--shifts", "px,py", "--clients", "3", "--rounds", "1", "--out", "grid")
+    done = call("compare", *grid, "--clusters", "3", "--finetune", "1", "--json")
+    assert done.status == 0
+    assert [line for line in done.stderr.splitlines() if "read" in line] == ["none of fedavg, local reads --clusters"]
+
+
+def test_a_number_of_clusters_asks_for_kmeans(call: Call) -> None:
+    assert call("run", *SHORT, "--until", "clustered", "--out", "run", "--json").status == 0
+    answer = call("cluster", "run", "--clusters", "2", "--json").json()
+    assert (answer["clusterer"], answer["clusters_found"]) == ("kmeans", 2)
+    refused = call("cluster", "run", "--clusters", "2", "--clusterer", "hdbscan")
+    assert (refused.status, "hdbscan finds the number by itself" in refused.stderr) == (2, True)
 
 
 def test_an_unexpected_failure_is_one_line_and_status_1(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:

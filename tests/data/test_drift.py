@@ -157,7 +157,7 @@ def test_a_gradual_drift_shows_more_and_more_of_the_new_pattern(shift: str) -> N
         a, b = old.materialise(client, "train"), new.materialise(client, "train")
         assert now.x[: len(kept)].equal(a.x[kept])
         assert now.y[len(kept) :].equal(b.y[taken])
-        rows, labels = federation.at(r).labels(client, "train")
+        rows, labels = federation.at(r).source_rows(client, "train"), federation.at(r).labels(client, "train")
         np.testing.assert_array_equal(rows, now.rows)
         np.testing.assert_array_equal(labels, now.y.numpy())
         assert truth(federation.at(r))[client] not in (truth(old)[client], truth(new)[client])
@@ -197,20 +197,20 @@ def test_chunks_are_disjoint_and_whole(shift: str, count: int) -> None:
     federation = replace(federation, rows=(again, *federation.rows[1:]))
     whole = federation.materialise(0, "train")
     assert len(set(whole.rows.tolist())) < len(whole)
-    parts = [federation.chunk(i, count).materialise(0, "train") for i in range(count)]
+    parts = [federation.chunks(i, i + 1, count).materialise(0, "train") for i in range(count)]
     assert sorted(np.concatenate([part.rows for part in parts]).tolist()) == sorted(whole.rows.tolist())
     for i, part in enumerate(parts):
-        assert len(part) == federation.chunk(i, count).stored(0, "train")
+        assert len(part) == federation.chunks(i, i + 1, count).stored(0, "train")
         for other in parts[i + 1 :]:
             assert not np.isin(part.rows, other.rows).any()  # copies too
     several = federation.chunks(0, 2, count).materialise(0, "train")
     assert sorted(several.rows.tolist()) == sorted(np.concatenate([parts[0].rows, parts[1].rows]).tolist())
-    assert federation.chunk(1, count).materialise(0, "test").x.equal(federation.materialise(0, "test").x)
+    assert federation.chunks(1, 2, count).materialise(0, "test").x.equal(federation.materialise(0, "test").x)
 
 
 def test_a_chunk_shows_what_its_rows_show_in_the_whole() -> None:
     federation = made("pygx", None, duplicate=3).at(1)
-    whole, part = federation.materialise(2, "train"), federation.chunk(1, 4).materialise(2, "train")
+    whole, part = federation.materialise(2, "train"), federation.chunks(1, 2, 4).materialise(2, "train")
     for row, x, y in zip(part.rows, part.x, part.y, strict=True):
         place = int(np.flatnonzero(whole.rows == row)[0])
         assert x.equal(whole.x[place])
@@ -231,10 +231,10 @@ def test_asked_again_a_stage_or_chunk_is_the_same_object_and_old_ones_are_forgot
     federation = made("px", "after:1,2,3,4,5,6,7")
     first = federation.at(1)
     first.materialise(0, "train")
-    first.chunk(0, 3).materialise(0, "train")
+    first.chunks(0, 1, 3).materialise(0, "train")
     assert federation.at(1) is first
-    assert first.chunk(0, 3) is first.chunks(0, 1, 3)
-    chunk = first.chunk(0, 3)
+    assert first.chunks(0, 1, 3) is first.chunks(0, 1, 3)
+    chunk = first.chunks(0, 1, 3)
     for r in range(2, DERIVED + 2):
         federation.at(r)
     assert len(first._cache) == len(chunk._cache) == 0
@@ -248,7 +248,7 @@ def test_all_stages_and_chunks_together_keep_no_more_than_is_allowed() -> None:
     federation = replace(
         federation, cache_bytes=3 * (one.x.nbytes + one.y.nbytes + one.rows.nbytes), _cache=ByteCache()
     )
-    views = [federation, *(federation.at(r) for r in (1, 2, 3)), *(federation.at(3).chunk(i, 2) for i in (0, 1))]
+    views = [federation, *(federation.at(r) for r in (1, 2, 3)), *(federation.at(3).chunks(i, i + 1, 2) for i in (0, 1))]
     for view in (*views, *reversed(views)):
         for client in range(5):
             view.materialise(client, "train")
@@ -269,7 +269,7 @@ def test_what_is_derived_travels_as_a_recipe() -> None:
     cohort = federation.cohort([0, 1], 5).chunks(1, 2, 3)
     assert cohort.federation.origin is federation
     shared, arrived = pickle.loads(pickle.dumps((federation, cohort)))
-    assert arrived.federation is shared.at(5).chunk(1, 3)
+    assert arrived.federation is shared.at(5).chunks(1, 2, 3)
     assert same_data(arrived.federation, cohort.federation)
     changed = replace(cohort.federation, duplicate=2)
     assert changed.origin is changed

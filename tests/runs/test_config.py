@@ -8,12 +8,21 @@ from typing import Any
 import pytest
 
 import fedflux
-from fedflux.cli import main as cli
 from fedflux.algorithms import ALGORITHMS
+from fedflux.cli import main as cli
 from fedflux.errors import FedfluxError
 from fedflux.runs import presets
-from fedflux.runs.config import RunConfig, make_config
-from fedflux.runs.presets import PRESETS
+from fedflux.runs.config import (
+    SETTINGS,
+    RunConfig,
+    make_config,
+    read_config_file,
+    unread,
+    unread_in_words,
+    warn_unread,
+)
+from fedflux.runs.presets import DATASETS_0_1, PRESETS, VERSION_0_1
+from fedflux.settings import defaults
 
 PAPER = {"model": "lenet5", "rounds": 10, "epochs": 2, "batch_size": 64, "lr": 0.005, "momentum": 0.9, "eps_scale": 1.0}
 PAPERS_OWN = {
@@ -72,7 +81,8 @@ def test_numbers_come_in_the_forms_people_write(tmp_path: Path) -> None:
         ("level = ", "not valid TOML"),
         ("level = 4\nlevel = 5", "not valid TOML"),
         ("levle = 4", "unknown setting 'levle': did you mean 'level'"),
-        ("[run]\nlevel = 4", "unknown setting 'run'"),
+        ("[data]\nlevle = 4", "unknown setting 'levle': did you mean 'level'"),
+        ("level = 4\n[data]\nlevel = 4", "sets level twice"),
         ("level = 4.5", "--level '4.5' does not fit: give a whole number"),
         ("level = true", "--level 'True' does not fit"),
         ("level = [4]", "--level"),
@@ -96,6 +106,14 @@ def test_a_bad_file_gets_one_line(tmp_path: Path, text: str, words: str) -> None
     with pytest.raises(FedfluxError) as caught:
         make_config({}, toml(tmp_path, text))
     assert words in str(caught.value)
+
+
+def test_a_file_may_have_tables_of_any_name(tmp_path: Path) -> None:
+    text = 'seed = 43\n[data]\ndataset = "mnist"\nlevel = 3\n[training.local]\nbatch-size = 8\n'
+    found = read_config_file(toml(tmp_path, text + '["Data in detail"]\nbank = 2\n'))
+    assert found == {"seed": 43, "dataset": "mnist", "level": 3, "batch_size": 8, "bank": 2}
+    config = make_config({}, tmp_path / "run.toml")
+    assert (config.seed, config.level, config.batch_size, config.bank, config.model) == (43, 3, 8, 2, "lenet5")
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
@@ -141,6 +159,15 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"samples_per_client": 0}, "0 samples per client"),
         ({"quantity_skew": 2}, "quantity skew"),
         ({"alpha": 0}, "alpha"),
+        ({"strength": 1.5}, "strength 1.5 is outside 0 to 1"),
+        ({"bank": 0}, "a bank of 0 patterns: give 1 or more"),
+        ({"epsilon": 0}, "--epsilon 0.0: give a value above 0"),
+        ({"epsilon": 1, "delta": 1}, "--delta 1.0 is outside 0 to 1"),
+        ({"drift": "often"}, "--drift 'often' does not fit"),
+        ({"engine": "lop"}, "unknown engine 'lop': did you mean 'loop'"),
+        ({"algorithm": "flax"}, "unknown algorithm 'flax': did you mean 'flux'"),
+        ({"preset": "papers"}, "--preset 'papers' does not fit: give 0.1 or paper or tuned or paper-baselines"),
+        ({"late": "never"}, "--late 'never' does not fit: give regroup or place"),
         ({"dataset": "minst"}, "unknown dataset 'minst': did you mean 'mnist'"),
         ({"speed": 9}, "unknown setting 'speed'"),
     ],
@@ -150,6 +177,36 @@ def test_values_out_of_range_get_one_line(options: dict[str, Any], words: str) -
         make_config(options)
     assert words in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"rounds": 0}, "--rounds 0: give 1 or more"),
+        ({"lr": float("nan")}, "--lr nan: give a value above 0"),
+        ({"precision": "fp8"}, "--precision 'fp8' does not fit: give fp32 or fp32-strict or bf16"),
+        ({"dataset": "minst"}, "unknown dataset 'minst': did you mean 'mnist'"),
+        ({"answer": "both", "finetune": 2}, "leave out --answer both"),
+        ({"clusterer": "kmeans"}, "kmeans needs the number of clusters"),
+        ({"algorithm": "flux-dynamic", "clusters": 3}, "flux-dynamic takes no --clusters"),
+        ({"algorithm": "flux-dynamic", "redescribe": 0}, "--redescribe 0: flux-dynamic finds drift"),
+        ({"algorithm": "fedavg", "until": "clustered"}, "fedavg makes no descriptors to cluster"),
+        ({"dp": "paper"}, "--dp paper needs a budget"),
+        ({"shift": "none", "drift": "after:2"}, "--drift draws patterns anew, and none has none"),
+        ({"drift": "after:10"}, "comes too late for 10 rounds"),
+    ],
+)
+def test_checks_hold_for_a_config_that_is_made_directly(options: dict[str, Any], words: str) -> None:
+    with pytest.raises(FedfluxError) as caught:
+        RunConfig(**options)
+    assert words in str(caught.value)
+
+
+def test_equal_numbers_are_equal_settings_however_they_are_written() -> None:
+    written: list[dict[str, Any]] = [{"lr": 1, "clusters": "3"}, {"lr": 1.0, "clusters": 3}]
+    one, two = (asdict(RunConfig(algorithm="ifca", **values)) for values in written)
+    assert one == two
+    assert [type(value) for value in one.values()] == [type(value) for value in two.values()]
 
 
 @pytest.mark.parametrize("algorithm", ["oracle", "flux-prior", "fedavg"])
@@ -174,7 +231,8 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 OTHER: dict[str, Any] = {
     "finetune": 3,
-    "preset": "flux-paper",
+    "preset": "paper-baselines",
+    "late": "place",
     "dataset": "npz",
     "data_dir": "/data/it's mine $HOME/a b.npz",
     "shift": "pxgy+py",
@@ -245,6 +303,10 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
         {**OTHER, "dp": None, "epsilon": None, "answer": "cluster"},
         {**OTHER, "dp": None, "epsilon": None, "finetune": 0},  # what is fine-tuned is one model
         {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"},
+        {"preset": "0.1", "seed": 43},
+        {"preset": "paper"},
+        {"preset": "paper", "clusterer": "calibrated", "late": "regroup", "lr": 0.05},  # back to the defaults
+        {"preset": "paper", "clusters": 3},
     ],
 )
 def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,3 +342,92 @@ def test_the_tuned_rates_are_of_known_methods_and_the_best_of_their_validation()
         for name, rate in found["rates"].items():
             assert name in ALGORITHMS
             assert found["validation"][name][str(rate)] == max(found["validation"][name].values())
+
+
+def test_version_0_1_is_pinned_in_full() -> None:
+    """A setting that is newer needs a line, too: the value that does what 0.1 did."""
+    assert VERSION_0_1.keys() == SETTINGS.keys() - {"preset"}
+    for dataset, own in DATASETS_0_1.items():
+        assert own.keys() <= VERSION_0_1.keys(), dataset
+    for name, value in VERSION_0_1.items():
+        assert SETTINGS[name].read(value) == value
+
+
+@pytest.mark.parametrize("dataset", DATASETS_0_1)
+def test_version_0_1_stays_when_defaults_change(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_config({"dataset": dataset, "preset": "0.1"})
+    other = {**defaults(RunConfig), "clusterer": "hdbscan", "lr": 9.0, "dataset": "mnist", "late": "place"}
+    monkeypatch.setattr(presets, "defaults", lambda owner: other)
+    monkeypatch.setattr(presets, "PRESETS", {name: {"rounds": 99} for name in PRESETS})
+    assert make_config({"dataset": dataset}).rounds == 99
+    assert make_config({"dataset": dataset, "preset": "0.1"}) == before
+    assert make_config({"preset": "0.1"}).dataset == "digits"
+
+
+def test_version_0_1_may_be_written_as_a_number(tmp_path: Path) -> None:
+    assert make_config({}, toml(tmp_path, "preset = 0.1")).preset == "0.1"
+
+
+def test_the_paper_preset_is_the_papers_flux() -> None:
+    config = make_config({"preset": "paper", "dataset": "fmnist"})
+    assert {key: getattr(config, key) for key in presets.PAPER} == presets.PAPER
+    assert (config.clusterer, config.assignment, config.late) == ("adaptive-dbscan", "euclidean", "place")
+    assert (config.model, config.lr, config.eps_scale) == ("lenet5", 0.005, 0.95)
+    assert config.settings().regroup is False
+    assert make_config({}).settings().regroup is True
+    assert make_config({"preset": "paper"}).lr == 0.05  # the paper has no digits
+
+
+@pytest.mark.parametrize("name", ["0.1", "paper"])
+def test_what_is_asked_for_wins_over_a_preset(name: str, tmp_path: Path) -> None:
+    config = make_config({"preset": name, "clusterer": "hdbscan"}, toml(tmp_path, 'late = "place"\nlr = 0.3\n'))
+    assert (config.clusterer, config.late, config.lr) == ("hdbscan", "place", 0.3)
+    assert make_config({"preset": name, "clusters": 3}).clusterer == "kmeans"
+
+
+def test_the_old_name_of_a_preset_is_the_new_one() -> None:
+    config = make_config({"preset": "flux-paper"})
+    assert config == make_config({"preset": "paper-baselines"})
+    assert config.preset == "paper-baselines"
+    assert config.settings().paper_baselines is True
+    assert config.command() == "fedflux run --dataset digits --preset paper-baselines"
+
+
+def test_what_was_asked_for_is_what_the_presets_did_not_bring() -> None:
+    assert make_config({}).given() == {}
+    assert make_config({"preset": "paper"}).given() == {"preset": "paper"}
+    asked = {"dataset": "mnist", "preset": "paper", "clusterer": "hdbscan", "lr": 0.005}
+    assert make_config(asked).given() == {"preset": "paper", "clusterer": "hdbscan"}
+
+
+@pytest.mark.parametrize(
+    ("options", "names"),
+    [
+        ({"algorithm": "fedavg"}, []),
+        ({"algorithm": "fedavg", "clusterer": "hdbscan", "lr": 0.1}, ["clusterer"]),
+        ({"algorithm": "fedavg", "clusterer": "calibrated"}, []),  # as it is anyway
+        ({"algorithm": "fedavg", "preset": "paper"}, []),  # nobody asked for its parts one by one
+        ({"algorithm": "fedavg", "preset": "paper", "late": "regroup", "novel": "global"}, ["novel"]),
+        ({"algorithm": "flux", "clusterer": "hdbscan", "redescribe": 2}, ["redescribe"]),
+        ({"algorithm": "local", "finetune": 2, "epsilon": 1.0}, ["finetune", "epsilon"]),
+        ({"algorithm": "ifca", "clusters": 3}, []),
+        ({"algorithm": "cfl", "clusters": 3}, ["clusters"]),
+    ],
+)
+def test_settings_that_the_method_does_not_read_are_named(options: dict[str, Any], names: list[str]) -> None:
+    config = make_config(options)
+    assert sorted(unread(config.given(), config)) == sorted(names)
+    assert sorted(unread(options, config)) == sorted(names)
+
+
+def test_in_a_comparison_they_are_those_that_no_method_reads() -> None:
+    asked = {"clusterer": "hdbscan", "redescribe": 2, "finetune": 3}
+    runs = [make_config({**asked, "algorithm": name, "seed": seed}) for name in ("fedavg", "flux") for seed in (1, 2)]
+    assert unread(asked, *runs) == ["redescribe"]
+    assert unread_in_words(asked, *runs) == ["none of fedavg, flux reads --redescribe"]
+    assert unread_in_words(asked, runs[0]) == ["fedavg does not read --clusterer", "fedavg does not read --redescribe"]
+
+
+def test_python_warns_of_what_is_not_read() -> None:
+    with pytest.warns(UserWarning, match="^fedavg does not read --clusterer$"):
+        warn_unread(make_config({"algorithm": "fedavg", "clusterer": "hdbscan"}))

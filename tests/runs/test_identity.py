@@ -8,10 +8,10 @@ import torch
 from tests.runs.test_config import OTHER
 
 from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
+from fedflux.models import REVISIONS
 from fedflux.runs.config import RunConfig, make_config
 from fedflux.runs.identity import HOW_AND_WHERE, determines, folder_name, group, identity, label
 from fedflux.runs.runner import build_federation
-from fedflux.models import REVISIONS
 
 
 def other(key: str, **told: object) -> tuple[RunConfig, RunConfig]:
@@ -38,6 +38,10 @@ def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
     one, two = other(key, **WHERE_READ.get(key, {}))
     assert identity(one, "data") != identity(two, "data")
     assert folder_name(one, "data") != folder_name(two, "data")
+
+
+def test_how_and_where_is_what_it_was() -> None:
+    assert sorted(HOW_AND_WHERE) == ["data_dir", "device", "engine", "out", "resume", "store", "track"]
 
 
 @pytest.mark.parametrize("key", sorted(HOW_AND_WHERE))
@@ -170,13 +174,32 @@ def test_presets_are_told_apart_only_where_they_change_something() -> None:
         config = make_config(told)
         return identity(config, "data"), label(config), group(config, "data")
 
-    assert of(algorithm="fedavg", preset="flux-paper") == of(algorithm="fedavg")
-    plain, paper = of(algorithm="apfl"), of(algorithm="apfl", preset="flux-paper")
+    assert of(algorithm="fedavg", preset="paper-baselines") == of(algorithm="fedavg")
+    plain, paper = of(algorithm="apfl"), of(algorithm="apfl", preset="paper-baselines")
     assert plain[0] != paper[0]
-    assert (paper[1], paper[2]) == ("apfl (preset flux-paper)", plain[2])  # beside each other in one table
+    assert (paper[1], paper[2]) == ("apfl (preset paper-baselines)", plain[2])  # beside each other in one table
     tuned, told = of(algorithm="fedavg", preset="tuned"), of(algorithm="fedavg", preset="tuned", lr=0.2)
     assert tuned[2].endswith("preset tuned")
     assert told[2].endswith("lr 0.2")
     assert told[0] == of(algorithm="fedavg", lr=0.2)[0] != tuned[0]
-    ten = of(algorithm="ifca", preset="flux-paper", clusters=3)
+    ten = of(algorithm="ifca", preset="paper-baselines", clusters=3)
+    assert ten == of(algorithm="ifca", preset="paper-baselines")
     assert ten == of(algorithm="ifca", preset="flux-paper")
+
+
+@pytest.mark.parametrize("name", ["0.1", "paper"])
+@pytest.mark.parametrize("algorithm", ["flux", "fedavg", "apfl"])
+def test_a_preset_leaves_no_trace_but_the_settings_it_sets(name: str, algorithm: str) -> None:
+    config = make_config({"preset": name, "algorithm": algorithm, "dataset": "fmnist"})
+    spelt_out = replace(config, preset=None)
+    assert determines(config) == determines(spelt_out)
+    assert identity(config, "data") == identity(spelt_out, "data")
+    assert (label(config), group(config, "data")) == (label(spelt_out), group(spelt_out, "data"))
+
+
+def test_the_papers_flux_is_told_apart_by_what_it_sets() -> None:
+    paper, plain = make_config({"preset": "paper"}), make_config({})
+    assert identity(paper, "data") != identity(plain, "data")
+    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place)"
+    assert group(paper, "data") == group(plain, "data")
+    assert identity(make_config({"preset": "0.1"}), "data") == identity(plain, "data")

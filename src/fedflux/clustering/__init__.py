@@ -21,6 +21,7 @@ from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
 from fedflux.errors import FedfluxError, unknown
 from fedflux.placement import Placement
+from fedflux.plugins import find
 
 __all__ = [
     "CLUSTERERS",
@@ -63,6 +64,8 @@ CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
 }
 
 
+GROUP = "fedflux.clusterers"
+"""Entry points by which packages offer clusterers."""
 SMALL = ("kmeans-silhouette", "hdbscan", "agglomerative")
 """Clusterers that need every pair of clients at once, which beyond 20,000 of them is too much."""
 LISTED = 1000
@@ -73,10 +76,19 @@ SHORTLIST = 64
 
 def check_clusterer(name: str) -> None:
     """Refuse an unknown name, or one whose helper library is missing, before any training."""
-    if name not in CLUSTERERS:
-        raise unknown("clusterer", name, CLUSTERERS)
+    find_clusterer(name)
     if name == "adaptive-dbscan":
         import_kneed()
+
+
+def find_clusterer(name: str) -> Callable[[Clusterer], Any]:
+    """What makes the clusterer of that name: ours, or another's scikit-learn estimator with `fit` and `labels_`."""
+    if name in CLUSTERERS:
+        return CLUSTERERS[name]
+    found = find(GROUP, name, "clusterer")
+    if found is None:
+        raise unknown("clusterer", name, CLUSTERERS)
+    return lambda how: found()
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +173,7 @@ def takes(how: Clusterer, clients: int) -> bool:
 def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
     """U({d}; λ): scale the blocks, cluster, and number the clusters in order of their first client."""
     check_clusterer(how.name)
-    estimator = CLUSTERERS[how.name](how)
+    estimator = find_clusterer(how.name)(how)
     if how.name == "calibrated":
         return with_centroids(descriptors, estimator.fit(descriptors).labels_)
     if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):

@@ -64,6 +64,8 @@ __all__ = [
     "Work",
     "make_backend",
     "make_engine",
+    "pick_device",
+    "place_of",
     "one_thread",
 ]
 
@@ -95,10 +97,7 @@ def make_backend(
         raise unknown("engine", engine, [*ENGINES, "auto"])
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
-    place = "cpu" if engine == "processes" and device == "auto" else pick_device(device)
-    if place.startswith("cuda"):
-        torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = precision != "fp32-strict"
-        torch.backends.cudnn.deterministic = precision == "fp32-strict"
+    place = place_of(engine, device)
     recipe = Recipe(model, federation.image_shape, federation.classes, seed)
     built = recipe.build()
     choice = Choice(engine, "")
@@ -113,6 +112,11 @@ def make_backend(
         made = LoopEngine(built, place, precision, federation.dataset.pixels)
     made.recipe = recipe
     return made
+
+
+def place_of(engine: str, device: str) -> str:
+    """The device that an engine of this name computes on."""
+    return "cpu" if engine == "processes" and device == "auto" else pick_device(device)
 
 
 def pick_device(device: str) -> str:

@@ -228,6 +228,12 @@ class Engine(Protocol):
     def report(self) -> Mapping[str, Any]:
         """What a result says of how the clients were reached: chunk size, refusals, bytes on the wire."""
 
+    def remember(self) -> Mapping[str, Any]:
+        """What the engine needs to find its clients again when a run is resumed, in plain values."""
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with what was remembered."""
+
     def kept(self) -> Kept:
         """The slots of clients that live in this process: they are saved with a run's state."""
 

@@ -219,6 +219,13 @@ class SimulatedEngine:
         chunk = getattr(self.backend, "chunk", None)
         return {} if chunk is None else {"chunk": chunk}
 
+    def remember(self) -> Mapping[str, Any]:
+        """Nothing: clients are always where they were."""
+        return {}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Nothing to do."""
+
     def kept(self) -> Kept:
         """The clients' slots."""
         return self._slots.kept()

@@ -1,10 +1,6 @@
 """What clients train: models by name, or any factory of the user's."""
 
-import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from importlib import import_module
-from pathlib import Path
 
 import torch
 from torch import nn
@@ -14,9 +10,12 @@ from fedflux.models.lenet5 import LeNet5
 from fedflux.models.mlp import MLP
 from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model, in_words
 from fedflux.models.resnet9 import ResNet9
+from fedflux.plugins import current_folder_importable, find
 from fedflux.streams import stream_seed
 
 MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": MLP}
+GROUP = "fedflux.models"
+"""Entry points by which packages offer models: factories of (image_shape, classes)."""
 REVISIONS = {"resnet9": 2}
 """Models whose layers have changed, and how often: runs of different revisions give different numbers."""
 
@@ -30,9 +29,10 @@ def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed
     `index` draws other weights. A module of the user's is looked for in the current folder too, while the model is made
     and no longer.
     """
-    if name in MODELS:
-        return _built(MODELS[name], name, image_shape, classes, seed, index)
-    with _current_folder_importable():
+    known = MODELS.get(name) or (find(GROUP, name, "model") if ":" not in name else None)
+    if known is not None:
+        return _built(known, name, image_shape, classes, seed, index)
+    with current_folder_importable():
         return _built(_import_factory(name), name, image_shape, classes, seed, index)
 
 
@@ -51,21 +51,6 @@ def _built(
         model = as_encoding(made)
         check_model(model, image_shape, classes)
     return model
-
-
-@contextmanager
-def _current_folder_importable() -> Iterator[None]:
-    """The current folder is first on the path for a while; of a package that was found there, later imports are too."""
-    here = str(Path.cwd())
-    if here in sys.path:
-        yield
-        return
-    sys.path.insert(0, here)
-    try:
-        yield
-    finally:
-        if here in sys.path:  # code of the user's may have changed the path
-            sys.path.remove(here)
 
 
 def _import_factory(name: str) -> ModelFactory:

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms import READS, Algorithm, RoundMetrics
+from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.shared.finetune import finetune
 from fedflux.data import Cohort, Federation
 from fedflux.data.shifts.patterns import shift_parts
 from fedflux.engine import Engine, Key, Predictor
+from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
 from fedflux.runs.scores import client_scores, cluster_scores
 from fedflux.clustering.why import explain
@@ -23,58 +24,13 @@ LISTED = 1000
 
 
 @dataclass(frozen=True, eq=False)
-class Placements:
-    """Where the test phase put clients: everyone's cluster and the distance to it, and the first clients in full."""
+class Evaluation:
+    """What clients score, and where the test phase put them."""
 
-    client: NDArray[np.int64]
-    cluster: NDArray[np.int64]
-    distance: NDArray[np.float64]
-    listed: list[dict[str, Any]]
-    """`client`, `cluster` and `distances` to all clusters, `novel`, `novelty_score` and `confidence`."""
-    novel: NDArray[np.bool_] | None = None
-    """Who fits no cluster, where the method can tell."""
-    score: NDArray[np.float64] | None = None
-    confidence: NDArray[np.float64] | None = None
-
-    @property
-    def judged(self) -> bool:
-        """Whether it is known who is new."""
-        return self.novel is not None
-
-    @staticmethod
-    def of(predictor: Predictor, holders: Cohort) -> "Placements | None":
-        """Those of one part of the clients, None where the choice was not made by a distance."""
-        if predictor.distances is None:
-            return None
-        verdict, client = predictor.verdict, np.array(holders.ids)
-        cluster = predictor.weights.argmax(axis=1) if verdict is None else verdict.chosen
-        columns = zip(client[:LISTED].tolist(), cluster.tolist(), predictor.distances, strict=False)
-        listed = [{"client": k, "cluster": m, "distances": distances} for k, m, distances in columns]
-        distance = predictor.distances[np.arange(len(client)), cluster]
-        if verdict is None:
-            return Placements(client, cluster, distance, listed)
-        said = zip(listed, verdict.novel.tolist(), verdict.score.tolist(), verdict.confidence.tolist(), strict=False)
-        for line, novel, score, confidence in said:
-            line |= {"novel": novel, "novelty_score": score, "confidence": confidence}
-        return Placements(client, cluster, distance, listed, verdict.novel, verdict.score, verdict.confidence)
-
-    @staticmethod
-    def join(parts: Sequence["Placements"]) -> "Placements | None":
-        """One after another."""
-        if not parts:
-            return None
-        return Placements(
-            np.concatenate([part.client for part in parts]),
-            np.concatenate([part.cluster for part in parts]),
-            np.concatenate([part.distance for part in parts]),
-            [line for part in parts for line in part.listed][:LISTED],
-            *(_joined([getattr(part, name) for part in parts]) for name in ("novel", "score", "confidence")),
-        )
-
-
-def _joined(parts: Sequence[NDArray[Any] | None]) -> NDArray[Any] | None:
-    there = [part for part in parts if part is not None]
-    return np.concatenate(there) if len(there) == len(parts) else None
+    scores: dict[str, Any]
+    clients: NDArray[np.int64]
+    """Whom the test phase placed, where it goes by a placement."""
+    placement: Placement | None
 
 
 def evaluate(
@@ -86,7 +42,7 @@ def evaluate(
     on_part: Callable[[Cohort], None],
     work: RoundMetrics,
     unseen: Federation | None = None,
-) -> tuple[dict[str, Any], Placements | None]:
+) -> Evaluation:
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
 
     `unseen` is what the test phase meets where that is not what training ended with (a drift at test time).
@@ -95,19 +51,19 @@ def evaluate(
     Clients are asked some at a time and forgotten, so that memory does not grow with the federation. What is computed
     beyond evaluation is counted in `work`.
     """
-    known = np.full(len(everyone), np.nan)
-    test = np.full(len(everyone), np.nan)
-    kept = np.zeros(len(everyone), dtype=np.int64)
-    placed: list[Placements] = []
+    count = len(everyone.federation)
+    known, test, kept = np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, dtype=np.int64)
+    placed: list[tuple[Cohort, Placement]] = []
     for part in _asked(everyone, config):
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
         if own is not None:
-            if config.finetune and "finetune" in READS[config.algorithm]:
+            if config.finetune and "finetune" in algorithm.reads:
                 last = Key(config.seed, config.rounds)
                 own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
                 work.count(part, training=config.finetune)
-            known[ids] = engine.evaluate(own, part, "test")
+            known[ids] = engine.evaluate([own], part, "test").values[0]
+            engine.hand_out(own, part)
         met = part.federation if unseen is None else unseen
         holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
@@ -117,17 +73,22 @@ def evaluate(
                 others = _answered_otherwise(predictor, holders, own, part)
                 if len(others):
                     rest = met.cohort(np.array(holders.ids)[others])
-                    answer = replace(predictor, weights=predictor.weights[others], distances=None, verdict=None)
-                    test[list(rest.ids)] = engine.evaluate(answer, rest, "test")
-                placed += filter(None, [Placements.of(predictor, holders)])
+                    answer = replace(predictor, weights=predictor.weights[others], placement=None)
+                    test[list(rest.ids)] = engine.evaluate([answer], rest, "test").values[0]
+                placed += [] if predictor.placement is None else [(holders, predictor.placement)]
         on_part(part)
-    placements = Placements.join(placed)
-    scores = {**client_scores(known, "known"), **client_scores(test, "test")}
-    listed = None if placements is None else placements.listed
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
-    novel = None if placements is None or placements.novel is None else float(placements.novel.mean())
-    placing = {"novel": novel, "test_placements": listed}
-    return {**scores, **tuned, "worst": scores["known_worst"], **placing}, placements
+    scores = {**client_scores(known, "known"), **client_scores(test, "test"), **tuned}
+    return _with_placement({**scores, "worst": scores["known_worst"]}, placed)
+
+
+def _with_placement(scores: dict[str, Any], placed: Sequence[tuple[Cohort, Placement]]) -> Evaluation:
+    """Scores with what is said of placements: how many are novel, and the first clients in full."""
+    clients = np.array([client for holders, _ in placed for client in holders], dtype=np.int64)
+    whole = Placement.join([placement for _, placement in placed]) if placed else None
+    listed = None if whole is None else whole.take(range(min(LISTED, len(whole)))).as_records(clients.tolist()[:LISTED])
+    novel = None if whole is None else float(whole.novel.mean())
+    return Evaluation({**scores, "novel": novel, "test_placements": listed}, clients, whole)
 
 
 def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
@@ -148,6 +109,7 @@ def _answered_otherwise(
     if (
         own is None
         or holders.federation is not part.federation
+        or own.slots
         or predictor.stack is not own.stack
         or predictor.adaptation is not own.adaptation
     ):

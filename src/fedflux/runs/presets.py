@@ -9,11 +9,12 @@ from importlib.resources import files
 from json import loads
 from typing import Any
 
-from fedflux.errors import FedfluxError, unknown
+from fedflux.errors import FedfluxError
 from fedflux.runs.settings import AllSettings
 from fedflux.settings import defaults
 
 OWN_DATA: dict[str, Any] = {"batch_size": 32, "lr": 0.01}
+"""What differs from the defaults on people's own data, and on datasets that are not listed below."""
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "batch_size": 16, "lr": 0.05},
     "mnist": {"model": "lenet5"},
@@ -31,9 +32,7 @@ Settings").
 
 def preset(dataset: str) -> dict[str, Any]:
     """Every setting as it is on a dataset when nobody asks for another."""
-    if dataset not in PRESETS:
-        raise unknown("dataset", dataset, PRESETS)
-    return {**defaults(AllSettings), **PRESETS[dataset], "dataset": dataset}
+    return {**defaults(AllSettings), **PRESETS.get(dataset, OWN_DATA), "dataset": dataset}
 
 
 VERSION_0_1: dict[str, Any] = {
@@ -141,7 +140,7 @@ def usual(dataset: str | None = None, name: str | None = None, algorithm: str | 
 def _named(name: str | None, dataset: str, algorithm: str) -> dict[str, Any]:
     """What a named preset sets."""
     if name == "0.1":
-        return {**VERSION_0_1, **DATASETS_0_1.get(dataset, PRESETS[dataset]), "dataset": dataset}
+        return {**VERSION_0_1, **DATASETS_0_1.get(dataset, PRESETS.get(dataset, OWN_DATA)), "dataset": dataset}
     if name == "paper":
         return {**PAPER, **PAPER_DATASETS.get(dataset, {})}
     if name == "tuned":

@@ -2,23 +2,22 @@
 
 from typing import Any
 
-from fedflux.algorithms.flux.private import sigma_of
 from fedflux.descriptors.privacy.accounting import ADJACENCY, Privacy, spent
+from fedflux.descriptors.privacy.mechanism import sigma_of
 from fedflux.descriptors.privacy.release import SENSITIVITY
 
 KEYS = ("epsilon", "epsilon_nominal", "delta", "adjacency", "mechanism", "privacy_scope")
 
 
-def privacy_report(privacy: Privacy | None, classes: int, components: int, state: Any) -> dict[str, Any]:
+def privacy_report(privacy: Privacy | None, classes: int, components: int, releases: int) -> dict[str, Any]:
     """The privacy keys of a result; all None without privacy."""
     if privacy is None:
         return dict.fromkeys(KEYS)
-    told = _gaussian(privacy, state) if privacy.mechanism == "gaussian" else _paper(privacy, classes, components)
+    told = _gaussian(privacy, releases) if privacy.mechanism == "gaussian" else _paper(privacy, classes, components)
     return dict(zip(KEYS, told, strict=True))
 
 
-def _gaussian(privacy: Privacy, state: Any) -> tuple[Any, ...]:
-    made = int(getattr(state, "releases", 1)) if getattr(state, "clusters", None) is not None else 0
+def _gaussian(privacy: Privacy, made: int) -> tuple[Any, ...]:
     if made > privacy.releases:
         raise RuntimeError(f"{made} releases of the same records, but the noise was made for {privacy.releases}")
     sigma = sigma_of(privacy)

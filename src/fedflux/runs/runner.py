@@ -13,14 +13,15 @@ import numpy as np
 import torch
 
 from fedflux import __version__
-from fedflux.algorithms import OWN_RULE, make_algorithm
+from fedflux.algorithms import find_algorithm, make_algorithm
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
-from fedflux.engine import Engine, Work, make_engine, one_thread
+from fedflux.engine import Engine, Work, make_engine, place_of
+from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import RunConfig
-from fedflux.runs.identity import HOW_AND_WHERE, folder_name, group, identity, label, revision
+from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
     RESULT_FILE,
@@ -30,12 +31,14 @@ from fedflux.runs.storage.folder import (
     read_config,
     record_finish,
 )
-from fedflux.runs.session import Listener, Session, StoppedError, cohort_size
+from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.runs.tracking import check_trackers
 from fedflux.files import read_lines, read_object, write_json
 
-NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label"}
+NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format"}
+FORMAT = 2
+"""Of run folders: a run goes on only with the version that knows its states."""
 
 
 def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dataset | None = None) -> dict[str, Any]:
@@ -65,21 +68,18 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) 
     federation, config = build_federation(config, dataset)
     _check_clusters(config, federation)
     path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
-    told = _told(config, federation)
-    begun = _begun(path, told) if config.resume else None
+    requested = _requested(config, identity(config, federation.dataset.checksum), federation.dataset.checksum)
+    begun = _begun(path, requested) if config.resume else None
     if begun is not None:
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
     algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
-    with one_thread():
+    with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):
         engine = engine_for(config, view)
         state = algorithm.init(view, engine)
         with held(path) as folder:
             store = None if config.store == "none" else Store(Path(config.store or folder.parent / STORE_FILE))
-            if begun is None:
-                clear(folder)
-                begun = {**told, "ran_on": _ran_on(engine)}
-                write_json(folder / CONFIG_FILE, begun)
+            begun = begun or _begin(folder, requested, engine)
             result = read_object(folder / RESULT_FILE)
             if result is None:
                 session = Session(config, algorithm, engine, federation, view, folder, on_round, begin)
@@ -91,6 +91,40 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) 
     return result
 
 
+def run_deployed(config: RunConfig, engine: Engine, on_round: Listener | None = None) -> dict[str, Any]:
+    """The same session over clients that are reached elsewhere.
+
+    Such a run has an identity of its own and is never answered from a store: nobody here knows what nodes hold.
+    """
+    begin = perf_counter()
+    check_trackers(config.track)
+    if config.out is None:
+        raise FedfluxError("a deployed run needs a folder on the server: out = FOLDER")
+    requested = _requested(config, deployed_identity(config), None)
+    begun = _begun(Path(config.out), requested) if config.resume else None
+    algorithm = make_algorithm(config.algorithm, config.settings())
+    with one_thread(), held(Path(config.out)) as folder:
+        if begun is not None:
+            recall(folder, requested["identity"], algorithm, engine)
+        there = engine.present(1)
+        if there is None:
+            raise ValueError("run_deployed is for clients that come and go; use run_config")
+        algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(there.federation)))
+        view = there.federation if algorithm.uses_truth else there.federation.blind()
+        state = algorithm.init(view, engine)
+        begun = begun or _begin(folder, requested, engine)
+        session = Session(config, algorithm, engine, there.federation, view, folder, on_round, begin)
+        return session.to_the_end(state, begun)
+
+
+def _begin(folder: Path, requested: Mapping[str, Any], engine: Engine) -> dict[str, Any]:
+    """A new run in a folder: what an earlier one left goes, and the settings in force are written down."""
+    clear(folder)
+    begun = {**requested, "ran_on": _ran_on(engine)}
+    write_json(folder / CONFIG_FILE, begun)
+    return begun
+
+
 def _enter(store: Store, folder: Path, begun: Mapping[str, Any], result: Mapping[str, Any]) -> None:
     """Put the finished run into the store; a run that was resumed just for this is there already, or goes in now."""
     try:
@@ -100,17 +134,17 @@ def _enter(store: Store, folder: Path, begun: Mapping[str, Any], result: Mapping
         raise StoppedError(f"{words} (--resume tries again)") from error
 
 
-def _told(config: RunConfig, federation: Federation) -> dict[str, Any]:
+def _requested(config: RunConfig, identity: str, checksum: str | None) -> dict[str, Any]:
     """What config.json holds: the settings in force, and which run that makes it."""
-    checksum = federation.dataset.checksum
     settings = {key: value for key, value in asdict(config).items() if key != "resume"}
     return {
         **settings,
+        "format": FORMAT,
         "command": config.command(),
-        "identity": identity(config, checksum),
+        "identity": identity,
         "checksum": checksum,
         "revision": revision(config),
-        "group": group(config, checksum),
+        "group": group(config, checksum or "nodes"),
         "label": label(config),
     }
 
@@ -127,13 +161,14 @@ def _ran_on(engine: Engine) -> dict[str, str]:
     }
 
 
-def _begun(path: Path, told: Mapping[str, Any]) -> dict[str, Any] | None:
+def _begun(path: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
     """The run that a folder holds, None where it holds none; one with other settings cannot be continued with these."""
     begun = read_config(path)
-    if begun is None or begun.get("identity") == told["identity"]:
+    if begun is None or (begun.get("format") == FORMAT and begun.get("identity") == requested["identity"]):
         return begun
-    differing = [key for key in told if key in begun and told[key] != begun[key] and key not in NOT_NUMBERS]
-    words = ", ".join(f"{key} {begun[key]}, not {told[key]}" for key in differing) or "an older version of fedflux"
+    differing = [key for key in requested if key in begun and requested[key] != begun[key] and key not in NOT_NUMBERS]
+    words = ", ".join(f"{key} {begun[key]}, not {requested[key]}" for key in differing)
+    words = words if words and begun.get("format") == FORMAT else "another version of fedflux"
     instead = "name another --out, or leave out --resume to delete it and start anew"
     raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; {instead}")
 
@@ -160,12 +195,12 @@ def engine_for(config: RunConfig, view: Federation) -> Engine:
     """The engine of a run, `auto` picking by how much there is to do."""
     some = range(min(len(view), 20))
     work = Work(
-        clients=cohort_size(view, config),
+        clients=cohort_size(len(view), config),
         samples=sum(view.size(client, "train") for client in some) / len(some),
         batch_size=config.batch_size,
         epochs=config.epochs,
         rounds=config.rounds,
-        own_rule=config.algorithm in OWN_RULE,
+        own_rule=find_algorithm(config.algorithm).own_rule,
     )
     return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work)
 
@@ -190,6 +225,6 @@ def _check_clusters(config: RunConfig, federation: Federation) -> None:
     """Refuse more clusters than clients can fill, before the rounds that lead to clustering."""
     if config.algorithm != "flux" or config.clusterer != "kmeans" or not isinstance(config.clusters, int):
         return
-    members = cohort_size(federation, config)
+    members = cohort_size(len(federation), config)
     if config.clusters > members:
         raise FedfluxError(f"--clusters {config.clusters}, but {members} clients take part in a round: ask for fewer")

@@ -1,4 +1,4 @@
-"""One sitting of a run: the rounds from its last whole checkpoint to its end, each on disk before the next begins."""
+"""One session of a run: the rounds from its last whole checkpoint to its end, each on disk before the next begins."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,17 +12,20 @@ import torch
 from safetensors.torch import save
 
 from fedflux.algorithms import Algorithm, RoundMetrics
+from fedflux.algorithms.base import grown
 from fedflux.data import Cohort, Federation
-from fedflux.engine import Engine
-from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
+from fedflux.engine import Engine, Stack
+from fedflux.files import jsonable, write_json, write_npz, written_whole
 from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, why_clusters_differ
 from fedflux.runs.privacy_report import privacy_report
+from fedflux.runs.samples import keeps_samples, sample_images
+from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.runs.storage.folder import (
     CHECKPOINTS,
     DESCRIPTOR_FILE,
-    GENERAL_FILE,
-    MODEL_FILE,
+    MODEL_FILES,
+    PERSONAL_FILE,
     PLACEMENTS_FILE,
     RESULT_FILE,
     SAMPLES_FILE,
@@ -30,9 +33,7 @@ from fedflux.runs.storage.folder import (
     record_event,
     record_finish,
 )
-from fedflux.runs.samples import sample_images
 from fedflux.runs.tracking import Several, make_tracker
-from fedflux.files import jsonable, write_json, write_npz, written_whole
 from fedflux.streams import stream
 
 
@@ -71,12 +72,11 @@ class Session:
     begin: float
 
     def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
-        """Go on after the last whole round, evaluate and save; whatever stops it says what is kept."""
+        """From this state, or from the last whole round on; evaluate and save. Whatever stops it says what is kept."""
         log = RoundLog(self.folder)
-        checkpoints = CheckpointFolder(self.folder / CHECKPOINTS, begun["identity"])
+        checkpoints = CheckpointFolder(self.folder / CHECKPOINTS, begun["identity"], self.algorithm.states)
         try:
-            point, notes = checkpoints.newest(type(state), self.engine.device, log.content())
-            point = point or Checkpoint(0, state, 0.0, 0)
+            point, notes = self._last(state, checkpoints, log)
             notes += _resumed(point.round, begun["ran_on"]) if point.round else []
             for note in notes or ["started"]:
                 record_event(self.folder, note)
@@ -86,7 +86,7 @@ class Session:
                 self._tell(point.state, log, notes)
             with make_tracker(self.config.track, self.folder, begun, point.round, self._record) as tracker:
                 state = self._rounds(point, log, checkpoints, tracker)
-                result = self._finish(state, log.records, point.seconds, begun["command"])
+                result = self._finish(state, log.records, point.seconds, begun)
                 tracker.finish(result)
         except OSError as error:
             saved = checkpoints.saved
@@ -98,21 +98,42 @@ class Session:
             raise KeyboardInterrupt(words) from None
         return result
 
+    def _last(self, state: Any, checkpoints: CheckpointFolder, log: RoundLog) -> tuple[Checkpoint, list[str]]:
+        """Where the run goes on, or its beginning."""
+        point, notes = checkpoints.newest(self.engine.device, log.content())
+        if point is None:
+            return Checkpoint(0, state, self.engine.kept(), self.engine.remember(), 0.0, 0), notes
+        self.engine.restore(point.kept)
+        self.engine.recall(point.memory)
+        return point, notes
+
     def _rounds(self, point: Checkpoint, log: RoundLog, checkpoints: CheckpointFolder, tracker: Several) -> Any:
         """The rounds after a checkpoint: each is on disk before the next begins."""
         state = point.state
-        for cohort in cohorts(self.view, self.config):
-            if cohort.round <= point.round:
-                continue
+        for round in range(point.round + 1, self.config.rounds + 1):
             if self._stops_early(state):
                 break
+            cohort = self._cohort(round)
+            state = grown(state, len(cohort.federation))
             state, metrics = self.algorithm.round(state, cohort, self.engine)
-            log.append(_record(cohort.round, metrics))
+            log.append(_record(round, metrics))
             seconds = point.seconds + perf_counter() - self.begin
-            checkpoints.save(Checkpoint(cohort.round, state, seconds, log.size), log.digest())
+            kept, memory = self.engine.kept(), self.engine.remember()
+            checkpoints.save(Checkpoint(round, state, kept, memory, seconds, log.size), log.digest())
             faults = tracker.round(log.records[-1])
             self._tell(state, log, [*metrics.events, *faults])
         return state
+
+    def _cohort(self, round: int) -> Cohort:
+        """The members of a round: a share of everyone, or of those that are there."""
+        there = self.engine.present(round)
+        if there is None:
+            return cohort_of(self.view, range(len(self.view)), self.config, round)
+        return cohort_of(self._visible(there.federation), there.labelled, self.config, round)
+
+    def _visible(self, federation: Federation) -> Federation:
+        """What the algorithm may see of clients."""
+        return federation if self.algorithm.uses_truth else federation.blind()
 
     def _record(self, words: str) -> None:
         record_event(self.folder, words)
@@ -130,9 +151,18 @@ class Session:
     def _stops_early(self, state: Any) -> bool:
         return self.config.until == "clustered" and self.algorithm.described(state) is not None
 
-    def _finish(self, state: Any, records: list[dict[str, Any]], spent: float, command: str) -> dict[str, Any]:
+    def _finish(
+        self, state: Any, records: list[dict[str, Any]], spent: float, begun: Mapping[str, Any]
+    ) -> dict[str, Any]:
         last = records[-1]["round"]
-        everyone, truth = self.view.at(last).cohort(range(len(self.view))), self.federation.at(last)
+        there = self.engine.present(0)
+        if there is None:
+            everyone, truth = self.view.at(last).cohort(range(len(self.view))), self.federation.at(last)
+            unseen, met = self.view.at_test(last), self.federation.at_test(last)
+        else:
+            everyone, truth = self._visible(there.federation).cohort(there.labelled), there.federation
+            unseen, met = everyone.federation, truth
+            state = grown(state, len(there.federation))
         costly = records
         if self.config.until is None:
             state, metrics = self._complete(state, everyone, records)
@@ -140,16 +170,18 @@ class Session:
         begin = perf_counter()
         tell = partial(self._tell_after, state, records, "testing")
         work = RoundMetrics()
-        unseen = self.view.at_test(last)
-        scores, placements = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
+        found = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
+        given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
         costly = [*costly, _record(len(records), work)]
+        summary = self.algorithm.summary(state)
+        releases = int(summary.get("releases", 0))
         result = {
-            **scores,
+            **found.scores,
             **cluster_figures(self.algorithm, state, truth),
-            "test_truth": None if (met := self.federation.at_test(last)) is truth else met.truth,
+            "test_truth": None if met is truth else met.truth,
             "why": why_clusters_differ(self.config, self.algorithm, state),
-            "cluster_round": getattr(state, "cluster_round", None),
-            **({"general_share": state.share} if self.config.answers_both() else {}),
+            "cluster_round": None,
+            **{key: value for key, value in summary.items() if key != "releases"},
             **costs(costly),
             "seconds_evaluation": perf_counter() - begin,
             "rounds": records[-1]["round"],
@@ -157,15 +189,31 @@ class Session:
             "engine": self.engine.name,
             "device": self.engine.device,
             "precision": self.engine.precision,
-            **privacy_report(self.config.privacy(), self.federation.classes, self.config.components, state),
-            "command": command,
+            **self.engine.report(),
+            **given,
+            **privacy_report(self.config.privacy(), self.federation.classes, self.config.components, releases),
+            "unread": list(begun.get("unread", ())),
+            "command": begun["command"],
             "run_dir": str(self.folder),
         }
-        if placements is not None and len(placements.client) > LISTED:
-            names = ("client", "cluster", "distance", *(("novel", "score", "confidence") if placements.judged else ()))
-            write_npz(self.folder / PLACEMENTS_FILE, {name: getattr(placements, name) for name in names})
-        self._save(state, result, truth)
+        if found.placement is not None and len(found.placement) > LISTED:
+            placed = found.placement
+            arrays = {name: getattr(placed, name) for name in ("cluster", "distance", "novel", "score", "confidence")}
+            write_npz(self.folder / PLACEMENTS_FILE, {"client": found.clients, **arrays})
+        self._save(state, result, truth, simulated=there is None)
         return {**jsonable(result)}
+
+    def _hand_out(self, state: Any, unlabelled: Sequence[int], federation: Federation) -> dict[str, Any]:
+        """Clients without labels are given their models; where they were placed is told."""
+        if not unlabelled:
+            return {}
+        cohort = federation.cohort(unlabelled)
+        predictor = self.algorithm.unseen(state, cohort.features("test"), self.engine)
+        if predictor is None:
+            return {"unlabelled": []}
+        self.engine.hand_out(predictor, cohort)
+        placed = predictor.placement
+        return {"unlabelled": [] if placed is None else placed.as_records(list(cohort.ids))}
 
     def _complete(self, state: Any, everyone: Cohort, records: list[dict[str, Any]]) -> tuple[Any, RoundMetrics]:
         """Place whoever never took part, some clients at a time."""
@@ -176,7 +224,7 @@ class Session:
             self._tell_after(state, records, "placing", part)
         return state, costs
 
-    def _save(self, state: Any, result: dict[str, Any], federation: Federation) -> None:
+    def _save(self, state: Any, result: dict[str, Any], federation: Federation, simulated: bool) -> None:
         """What others read of a finished run; the result comes last, since it says that the rest is there."""
         described = self.algorithm.described(state)
         if described is not None:
@@ -184,14 +232,20 @@ class Session:
             if federation.truth is not None:
                 arrays["truth"] = federation.truth[described.clients]
             write_npz(self.folder / DESCRIPTOR_FILE, arrays)
-        write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
-        stack = getattr(state, "models", None) or state.model
-        for name, models in ((MODEL_FILE, stack), (GENERAL_FILE, getattr(state, "general", None))):
-            if models is not None:
-                with written_whole(self.folder / name) as handle:
-                    handle.write(save({key: tensor.contiguous().cpu() for key, tensor in models.tensors.items()}))
+        if simulated and keeps_samples(self.config):
+            write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
+        for name, models in self.algorithm.models(state).items():
+            self._save_models(MODEL_FILES[name], models)
+        kept = self.engine.kept()
+        for slot, models in kept.models.items():
+            self._save_models(PERSONAL_FILE.format(slot=slot), models, kept.clients[slot].tolist())
         write_json(self.folder / RESULT_FILE, result)
         record_finish(self.folder)
+
+    def _save_models(self, name: str, models: Stack, clients: Sequence[int] | None = None) -> None:
+        told = None if clients is None else {"clients": ",".join(map(str, clients))}
+        with written_whole(self.folder / name) as handle:
+            handle.write(save({key: tensor.contiguous().cpu() for key, tensor in models.tensors.items()}, told))
 
     def _progress(self, state: Any, records: list[dict[str, Any]], events: tuple[str, ...]) -> Progress:
         scores = [score for score in records[-1]["validation"].values() if score is not None] if records else []
@@ -203,6 +257,14 @@ class Session:
             clusters=len(np.unique(labels[labels >= 0])) or 1,
             events=events,
         )
+
+
+def recall(folder: Path, identity: str, algorithm: Algorithm[Any], engine: Engine) -> None:
+    """Let an engine find the clients of a run that goes on, before it looks for them."""
+    checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, algorithm.states)
+    point, _ = checkpoints.newest(engine.device, RoundLog(folder).content())
+    if point is not None:
+        engine.recall(point.memory)
 
 
 def _resumed(round: int, ran_on: Mapping[str, Any]) -> list[str]:
@@ -230,17 +292,21 @@ def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:
     return record
 
 
-def cohort_size(federation: Federation, config: RunConfig) -> int:
-    """How many clients take part in a round."""
-    return max(1, round(config.participation * len(federation)))
+def cohort_size(clients: int, config: RunConfig) -> int:
+    """How many of so many clients take part in a round."""
+    return max(1, round(config.participation * clients))
+
+
+def cohort_of(federation: Federation, there: Sequence[int], config: RunConfig, round: int) -> Cohort:
+    """The members of a round: everyone that is there, or a fresh random share."""
+    count = cohort_size(len(there), config)
+    if count == len(there):
+        return federation.cohort(there, round)
+    chosen = stream(config.seed, "participation", round).choice(len(there), size=count, replace=False)
+    return federation.cohort([there[int(k)] for k in chosen], round)
 
 
 def cohorts(federation: Federation, config: RunConfig) -> Iterator[Cohort]:
-    """The members of every round: everyone, or a fresh random share."""
-    count = cohort_size(federation, config)
-    for r in range(1, config.rounds + 1):
-        if count == len(federation):
-            yield federation.cohort(range(len(federation)), r)
-        else:
-            chosen = stream(config.seed, "participation", r).choice(len(federation), size=count, replace=False)
-            yield federation.cohort(chosen, r)
+    """The members of every round of a federation whose clients are always there."""
+    everyone = range(len(federation))
+    return (cohort_of(federation, everyone, config, r) for r in range(1, config.rounds + 1))

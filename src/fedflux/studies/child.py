@@ -12,10 +12,10 @@ from multiprocessing.connection import wait
 
 def behave() -> None:
     """For the beginning of a worker process."""
-    from fedflux.engine.allocator import keep_freed_memory  # loads torch, as the work itself does
-
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_leave_with_parent, daemon=True).start()
+    from fedflux.engine.allocator import keep_freed_memory  # last: it loads torch, as the work itself will
+
     keep_freed_memory()
 
 

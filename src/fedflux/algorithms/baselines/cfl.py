@@ -2,20 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, by_membership, validated
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, by_membership, count_round, rows_of, sizes_of, validated
 from fedflux.algorithms.shared.geometry import inner_products
 from fedflux.algorithms.shared.membership import mean_losses, own_model, with_placed
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Trained
 
 LEAF = -1
+ROOT = 0
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,7 +26,7 @@ class CflState:
     """The tree of clusters: a model a node (an inner one's as it was when it split) and the node of every client."""
 
     models: Stack
-    assignment: NDArray[np.int64]
+    assignment: Annotated[NDArray[np.int64], PerClient(ROOT)]
     children: NDArray[np.int64]
     """The two children of every node, −1 twice for a leaf. Only leaves are trained."""
     greatest: NDArray[np.float64]
@@ -33,8 +36,9 @@ class CflState:
     round: int = 0
 
 
+@algorithm("cfl")
 @dataclass(frozen=True)
-class Cfl(Undescribed):
+class Cfl(Method):
     """Sattler, Müller, Samek, "Clustered Federated Learning", IEEE TNNLS 2021.
 
     A leaf is split after a round in which ‖Σ_i (n_i/n) ΔW_i‖ < ε₁ and max_i ‖ΔW_i‖ > ε₂. With partial participation the
@@ -60,36 +64,48 @@ class Cfl(Undescribed):
     """Split only if γ_max < √((1 − α_cross)/2), α_cross the largest cosine between the halves; None: whenever the norms
     say so, as the authors' code does."""
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (CflState,)
+    reads: ClassVar[frozenset[str]] = frozenset(("finetune",))
 
     def init(self, federation: Federation, engine: Engine) -> CflState:
         """Everyone at the root."""
-        root = np.zeros(len(federation), dtype=np.int64)
+        root = np.full(len(federation), ROOT, dtype=np.int64)
         return CflState(engine.initial(), root, np.full((1, 2), LEAF), np.zeros(1), np.ones(1, dtype=np.bool_))
 
     def round(self, state: CflState, cohort: Cohort, engine: Engine) -> tuple[CflState, RoundMetrics]:
         """Train every leaf by its members present, then split those that are at rest."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        state = self._descend(state, cohort, engine, metrics)
-        node = state.assignment[list(cohort.ids)]
-        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, node, strict=True)]
-        at_leaf = state.children[node, 0] == LEAF
-        sizes = cohort.sizes("train") * at_leaf  # who does not know its leaf yet trains to find it
+        state, silent = self._descend(state, cohort, engine, metrics)
+        members = cohort.only(set(cohort) - silent)
+        node = state.assignment[list(members.ids)]
+        jobs = [Job(client, (int(m),)) for client, m in zip(members, node, strict=True)]
         with metrics.timed("training"):
             key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-            models = aggregate(state.models, trained, node, sizes)
+            trained = engine.train(state.models, members, jobs, self.settings.training, key)
+        if trained.jobs:
+            state = self._learn(state, members.only(trained.clients), trained, metrics)
+        metrics.send(cohort)
+        count_round(metrics, members, trained, state.models.model_bytes(), self.settings.training.epochs)
+        metrics.missed(state.round, dict.fromkeys(sorted(silent), "it chose no cluster"))
+        metrics.missed(state.round, trained.missing)
+        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
+        return state, metrics
+
+    def _learn(self, state: CflState, cohort: Cohort, trained: Trained, metrics: RoundMetrics) -> CflState:
+        """Every leaf's model from what its members trained; then leaves at rest are split."""
+        node = rows_of(trained)
+        at_leaf = state.children[node, 0] == LEAF
+        sizes = sizes_of(trained, cohort) * at_leaf  # who does not know its leaf yet trains to find it
+        with metrics.timed("training"):
+            models = (self.settings.average or aggregate)(state.models, trained.models, node, sizes)
         with metrics.timed("clustering"):
-            products = inner_products(trained, state.models, node)
+            products = inner_products(trained.models, state.models, node)
             moved = state.trained.copy()
             moved[node[at_leaf]] = True
             state = replace(state, models=models, trained=moved)
             state = _told_apart(state, cohort, node, sizes, products)
-            state = self._split(state, cohort, node, sizes, products, metrics)
-        metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
-        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
-        return state, metrics
+            return self._split(state, cohort, node, sizes, products, metrics)
 
     def _split(
         self,
@@ -125,30 +141,36 @@ class Cfl(Undescribed):
         eps2 = pull if self.eps2 is None else self.eps2
         return state.round > warm_up and count > 2 and mean_norm < eps1 and max_norm > eps2
 
-    def _descend(self, state: CflState, clients: Cohort, engine: Engine, metrics: RoundMetrics) -> CflState:
+    def _descend(
+        self, state: CflState, clients: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> tuple[CflState, set[int]]:
         """Clients whose cluster split while they were away go to the leaf below it with the least loss.
 
         If that is still a copy of its parent, no further than to the parent, since its sibling is another copy.
+        Those that did not tell their losses stay where they are, and come back with the state.
         """
+        silent: set[int] = set()
         for node in np.unique(state.assignment[list(clients.ids)]):
             leaves = _leaves(state.children, int(node))
             if leaves == [node]:
                 continue
-            late = [client for client in clients if state.assignment[client] == node]
+            late = clients.only([client for client in clients if state.assignment[client] == node])
             with metrics.timed("clustering"):
                 below = state.models.take(leaves)
-                losses = mean_losses(below, clients.federation.cohort(late, clients.round), engine)
+                losses = mean_losses(below, late, engine)
             goals = [leaf if state.trained[leaf] else _parent(state.children, leaf) for leaf in leaves]
-            chosen = np.array(goals)[losses.argmin(axis=1)]
-            state = replace(state, assignment=with_placed(state.assignment, late, chosen))
+            chosen = [goals[one.argmin()] for one in losses.values()]
+            state = replace(state, assignment=with_placed(state.assignment, losses, chosen))
             metrics.send(late, down=len(leaves) * below.model_bytes())
-            metrics.count(late, models_down=len(leaves), forward=len(leaves))
-        return state
+            metrics.count(late, models_down=len(leaves))
+            metrics.count(losses, forward=len(leaves))
+            silent |= set(late) - losses.keys()
+        return state, silent
 
     def complete(self, state: CflState, clients: Cohort, engine: Engine) -> tuple[CflState, RoundMetrics]:
         """Whoever was away when its cluster split goes into a child now."""
         metrics = RoundMetrics()
-        return self._descend(state, clients, engine, metrics), metrics
+        return self._descend(state, clients, engine, metrics)[0], metrics
 
     def known(self, state: CflState, clients: Cohort, engine: Engine) -> Predictor:
         """The model of the client's node."""

@@ -2,23 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.cluster import KMeans
 
-from fedflux.algorithms.base import (
-    RoundMetrics,
-    Settings,
-    Undescribed,
-    aggregate,
-    by_membership,
-    told_clusters,
-    validated,
-)
+from fedflux.algorithms.base import UNPLACED, Method, PerClient, RoundMetrics, Settings, told_clusters
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, by_membership, count_round, sizes_of, validated
 from fedflux.algorithms.shared.geometry import coordinates, inner_products, squared_distances
-from fedflux.algorithms.shared.membership import UNPLACED, mean_losses, own_model, unplaced, with_placed
+from fedflux.algorithms.shared.membership import mean_losses, own_model, unplaced, with_placed
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.streams import stream, stream_seed
@@ -32,12 +26,13 @@ class FesemState:
     """
 
     models: Stack
-    assignment: NDArray[np.int64]
+    assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
     round: int = 0
 
 
+@algorithm("fesem")
 @dataclass(frozen=True)
-class Fesem(Undescribed):
+class Fesem(Method):
     """Long et al., "Multi-Center Federated Learning", World Wide Web 2023: min Σ_i Σ_m r_im ‖W_i − W̃_m‖².
 
     A member trains from its centre; its W_i is then given to the nearest centre (E-step, centres as they were sent)
@@ -50,6 +45,8 @@ class Fesem(Undescribed):
     of the W_i gives the centres. `random` and `loss`: M independent models, which clients draw or choose by loss. Then
     distances mostly tell which initial model a client began from, and hardly anyone ever leaves its first centre."""
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (FesemState,)
+    reads: ClassVar[frozenset[str]] = frozenset(("finetune", "clusters"))
 
     def init(self, federation: Federation, engine: Engine) -> FesemState:
         """M centres, nobody placed."""
@@ -61,21 +58,29 @@ class Fesem(Undescribed):
         """Train from the own centre, find the nearest centre, average into it."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        first = state.round == 1 and self.start == "kmeans"
+        first = self.start == "kmeans" and bool((state.assignment == UNPLACED).all())
+        members = cohort
         if not first:
             state = self._place(state, cohort, engine, metrics)
-        centre = np.zeros(len(cohort), dtype=np.int64) if first else state.assignment[list(cohort.ids)]
-        jobs = [Job(client, (int(m),)) for client, m in zip(cohort, centre, strict=True)]
+            silent = unplaced(state.assignment, cohort)
+            members = cohort.only(set(cohort) - set(silent))
+            metrics.missed(state.round, dict.fromkeys(silent, "it chose no centre"))
+        centre = np.zeros(len(members), dtype=np.int64) if first else state.assignment[list(members.ids)]
+        jobs = [Job(client, (int(m),)) for client, m in zip(members, centre, strict=True)]
         with metrics.timed("training"):
             key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-        with metrics.timed("clustering"):
-            nearest = self._first_centres(state, trained) if first else self._nearest(state, trained)
-        with metrics.timed("training"):
-            models = aggregate(state.models, trained, nearest, cohort.sizes("train"))
-        state = replace(state, models=models, assignment=with_placed(state.assignment, cohort, nearest))
-        metrics.send(cohort, up=models.model_bytes(), down=models.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.settings.training.epochs)
+            trained = engine.train(state.models, members, jobs, self.settings.training, key)
+        if trained.jobs:
+            with metrics.timed("clustering"):
+                own = trained.models
+                nearest = self._first_centres(state, own) if first else self._nearest(state, own)
+            with metrics.timed("training"):
+                average = self.settings.average or aggregate
+                models = average(state.models, own, nearest, sizes_of(trained, cohort))
+            state = replace(state, models=models, assignment=with_placed(state.assignment, trained.clients, nearest))
+        metrics.send(cohort)
+        count_round(metrics, members, trained, state.models.model_bytes(), self.settings.training.epochs)
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
@@ -93,18 +98,20 @@ class Fesem(Undescribed):
 
     def _place(self, state: FesemState, clients: Cohort, engine: Engine, metrics: RoundMetrics) -> FesemState:
         """A client without W_i has no distance yet: it takes the centre of least loss, or draws one."""
-        newcomers = unplaced(state.assignment, clients)
-        if not newcomers:
+        newcomers = clients.only(unplaced(state.assignment, clients))
+        if not len(newcomers):
             return state
         count = len(state.models)
         if self.start == "random":
             drawn = [stream(self.settings.seed, "fesem", client=client).integers(count) for client in newcomers]
             return replace(state, assignment=with_placed(state.assignment, newcomers, np.array(drawn)))
         with metrics.timed("clustering"):
-            losses = mean_losses(state.models, clients.federation.cohort(newcomers, clients.round), engine)
+            losses = mean_losses(state.models, newcomers, engine)
         metrics.send(newcomers, down=count * state.models.model_bytes())
-        metrics.count(newcomers, models_down=count, forward=count)
-        return replace(state, assignment=with_placed(state.assignment, newcomers, losses.argmin(axis=1)))
+        metrics.count(newcomers, models_down=count)
+        metrics.count(losses, forward=count)
+        chosen = [int(one.argmin()) for one in losses.values()]
+        return replace(state, assignment=with_placed(state.assignment, losses, chosen))
 
     def complete(self, state: FesemState, clients: Cohort, engine: Engine) -> tuple[FesemState, RoundMetrics]:
         """Whoever never took part is placed like a newcomer."""

@@ -2,21 +2,15 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import (
-    RoundMetrics,
-    Settings,
-    Undescribed,
-    aggregate,
-    by_membership,
-    told_clusters,
-    validated,
-)
-from fedflux.algorithms.shared.membership import UNPLACED, mean_losses, own_model, unplaced, with_placed
+from fedflux.algorithms.base import UNPLACED, Method, PerClient, RoundMetrics, Settings, told_clusters
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import averaged, by_membership, validated
+from fedflux.algorithms.shared.membership import mean_losses, own_model, unplaced, with_placed
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 
@@ -26,12 +20,13 @@ class IfcaState:
     """The M models θ_m and the cluster that every client found for itself when it last took part."""
 
     models: Stack
-    assignment: NDArray[np.int64]
+    assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
     round: int = 0
 
 
+@algorithm("ifca")
 @dataclass(frozen=True)
-class Ifca(Undescribed):
+class Ifca(Method):
     """Ghosh et al., "An Efficient Framework for Clustered Federated Learning", NeurIPS 2020; with model averaging.
 
     A client answers with the model that it last chose, even if it has been away since. Models are averaged by size, as
@@ -45,6 +40,8 @@ class Ifca(Undescribed):
     share: float = 0.1
     """The authors': 0.1 for M = 4, 0.35 for M = 2."""
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (IfcaState,)
+    reads: ClassVar[frozenset[str]] = frozenset(("finetune", "clusters"))
 
     def init(self, federation: Federation, engine: Engine) -> IfcaState:
         """M models drawn independently, nobody placed."""
@@ -57,37 +54,44 @@ class Ifca(Undescribed):
         metrics = RoundMetrics()
         with metrics.timed("clustering"):
             if state.round == 1 and self.restarts:
-                state = replace(state, models=self._good_models(state, cohort, engine, metrics))
-            chosen = self._choose(state, cohort, engine)
+                state = replace(state, models=self._good_models(state.models, cohort, engine, metrics))
+            chosen = self._choose(state.models, cohort, engine)
         with metrics.timed("training"):
-            jobs = [Job(client, (int(m),)) for client, m in zip(cohort, chosen, strict=True)]
+            jobs = [Job(client, (m,)) for client, m in chosen.items()]
             key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-            models = aggregate(state.models, trained, chosen, cohort.sizes("train"))
-        state = replace(state, models=models, assignment=with_placed(state.assignment, cohort, chosen))
+            trained = engine.train(state.models, cohort.only(chosen), jobs, self.settings.training, key)
+            models = averaged(self.settings, state.models, trained, cohort)
+        state = replace(state, models=models, assignment=with_placed(state.assignment, chosen, [*chosen.values()]))
         count, size = len(models), models.model_bytes()
-        metrics.send(cohort, up=size, down=count * size)
-        metrics.count(cohort, models_down=count, models_up=1, forward=count, training=self.settings.training.epochs)
+        metrics.send(cohort, down=count * size)
+        metrics.send(trained.clients, up=size)
+        metrics.count(cohort, models_down=count)
+        metrics.count(chosen, forward=count)
+        metrics.count(trained.clients, models_up=1, training=self.settings.training.epochs)
+        metrics.missed(state.round, {client: "it chose no model" for client in cohort if client not in chosen})
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
-    def _choose(self, state: IfcaState, clients: Cohort, engine: Engine) -> NDArray[np.int64]:
-        """m_i = argmin_m F_i(θ_m), the lowest index where several are as good."""
-        return np.asarray(mean_losses(state.models, clients, engine).argmin(axis=1))
+    def _choose(self, models: Stack, clients: Cohort, engine: Engine) -> dict[int, int]:
+        """m_i = argmin_m F_i(θ_m) by client, the lowest index where several are as good; of those that answer."""
+        return {client: int(losses.argmin()) for client, losses in mean_losses(models, clients, engine).items()}
 
-    def _good_models(self, state: IfcaState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> Stack:
+    def _good_models(self, models: Stack, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> Stack:
         """The first set of initial models none of which is left with too few clients, or the most even one."""
-        count, size = len(state.models), state.models.model_bytes()
+        count, size = len(models), models.model_bytes()
         drawn = engine.initial(count * (1 + self.restarts))
-        best, evenness = state.models, -1.0
+        best, evenness = models, -1.0
         for k in range(1 + self.restarts):
-            models = drawn.take(range(k * count, (k + 1) * count))
-            chosen = self._choose(replace(state, models=models), cohort, engine)
-            least = np.bincount(chosen, minlength=count).min() / len(cohort)
+            candidates = drawn.take(range(k * count, (k + 1) * count))
+            chosen = self._choose(candidates, cohort, engine)
+            held = np.bincount(np.array([*chosen.values()], dtype=np.int64), minlength=count)
+            least = held.min() / max(len(chosen), 1)
             metrics.send(cohort, down=count * size)
-            metrics.count(cohort, models_down=count, forward=count)
+            metrics.count(cohort, models_down=count)
+            metrics.count(chosen, forward=count)
             if least > evenness:
-                best, evenness = models, least
+                best, evenness = candidates, least
             if least >= self.share:
                 break
         return best
@@ -95,14 +99,15 @@ class Ifca(Undescribed):
     def complete(self, state: IfcaState, clients: Cohort, engine: Engine) -> tuple[IfcaState, RoundMetrics]:
         """Whoever never took part picks a model as in a round."""
         metrics = RoundMetrics()
-        newcomers = unplaced(state.assignment, clients)
-        if not newcomers:
+        newcomers = clients.only(unplaced(state.assignment, clients))
+        if not len(newcomers):
             return state, metrics
         with metrics.timed("clustering"):
-            chosen = self._choose(state, clients.federation.cohort(newcomers, clients.round), engine)
+            chosen = self._choose(state.models, newcomers, engine)
         metrics.send(newcomers, down=len(state.models) * state.models.model_bytes())
-        metrics.count(newcomers, models_down=len(state.models), forward=len(state.models))
-        return replace(state, assignment=with_placed(state.assignment, newcomers, chosen)), metrics
+        metrics.count(newcomers, models_down=len(state.models))
+        metrics.count(chosen, forward=len(state.models))
+        return replace(state, assignment=with_placed(state.assignment, chosen, [*chosen.values()])), metrics
 
     def known(self, state: IfcaState, clients: Cohort, engine: Engine) -> Predictor:
         """The model that the client last chose by its training data."""

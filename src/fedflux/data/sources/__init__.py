@@ -10,7 +10,8 @@ from fedflux.data.sources.digits import load_digits
 from fedflux.data.sources.folder import load_folder
 from fedflux.data.sources.idx import load_emnist, load_fmnist, load_mnist
 from fedflux.data.sources.npz import load_npz
-from fedflux.errors import unknown
+from fedflux.errors import FedfluxError, unknown
+from fedflux.plugins import find
 
 SOURCES: dict[str, Callable[[Path | None], Dataset]] = {
     "digits": load_digits,
@@ -34,9 +35,22 @@ PIXELS: dict[str, tuple[float, float]] = {
 """Mean and deviation of the training pixels of public datasets, over all channels."""
 
 
+GROUP = "fedflux.datasets"
+"""Entry points by which packages offer datasets: functions like `load_mnist`."""
+
+
+def find_source(name: str) -> Callable[[Path | None], Dataset]:
+    """What loads the dataset of that name: ours, an installed package's, or `package.module:function`."""
+    found = SOURCES.get(name) or find(GROUP, name, "dataset")
+    if found is None:
+        raise unknown("dataset", name, SOURCES)
+    source: Callable[[Path | None], Dataset] = found
+    return source
+
+
 def load(name: str, data_dir: Path | None = None) -> Dataset:
     """The dataset of that name; `data_dir` holds its files, or a sub-folder of its name that does."""
-    if name not in SOURCES:
-        raise unknown("dataset", name, SOURCES)
-    dataset = SOURCES[name](data_dir)
+    dataset = find_source(name)(data_dir)
+    if not isinstance(dataset, Dataset):
+        raise FedfluxError(f"dataset '{name}' gives {type(dataset).__name__}, not fedflux.data.Dataset")
     return replace(dataset, pixels=PIXELS.get(name, dataset.pixels))

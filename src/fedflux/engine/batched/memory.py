@@ -62,8 +62,8 @@ class Memory:
         return max(min(int(self.share * total) - CONTEXT - held, free + unused), 0)
 
     def cost(self, work: Callable[[], object]) -> int:
-        """Bytes that work takes at its peak beyond what is held before it; done twice, since compiling takes some too."""
-        work()
+        """Bytes that work takes at its peak beyond what is held before it."""
+        work()  # once without measuring: what compiles itself takes more the first time
         torch.cuda.synchronize(self.device)
         torch.cuda.reset_peak_memory_stats(self.device)
         before = torch.cuda.memory_allocated(self.device)

@@ -1,5 +1,6 @@
 """Checkpoints: the last two rounds' states, each whole or not there, so that a run goes on where it was stopped."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import sha256
 from json import dumps
@@ -9,10 +10,13 @@ from typing import Any
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from fedflux.engine import Kept
 from fedflux.files import read_object, write_json, written_whole
 from fedflux.savable import put_together, take_apart
 
 KEPT = 2
+KEPT_BY_CLIENTS = "kept."
+"""Before the names of tensors that are clients' own."""
 
 
 @dataclass(frozen=True)
@@ -21,6 +25,10 @@ class Checkpoint:
 
     round: int
     state: Any
+    kept: Kept
+    """The models that simulated clients keep to themselves."""
+    memory: Mapping[str, Any]
+    """What the engine needs to find its clients again."""
     seconds: float
     """Time spent up to here, over all sittings."""
     log_bytes: int
@@ -30,9 +38,10 @@ class Checkpoint:
 class CheckpointFolder:
     """`round-0003.safetensors` beside `round-0003.json`, which is written last and vouches for it by its digest."""
 
-    def __init__(self, path: Path, identity: str) -> None:
+    def __init__(self, path: Path, identity: str, states: Sequence[type]) -> None:
         self._path = path
         self._identity = identity
+        self._states = tuple(states)
         self.saved = 0
         """The round of the last whole checkpoint, 0 where there is none: a run goes on after it."""
 
@@ -40,7 +49,8 @@ class CheckpointFolder:
         """Write one, then drop all but the newest two."""
         self._path.mkdir(exist_ok=True)
         tensors, outline = take_apart(checkpoint.state)
-        content = save(tensors)
+        own, own_outline = take_apart(checkpoint.kept)
+        content = save({**tensors, **{f"{KEPT_BY_CLIENTS}{name}": tensor for name, tensor in own.items()}})
         document = self._document(checkpoint.round)
         with written_whole(document.with_suffix(".safetensors")) as handle:
             handle.write(content)
@@ -51,7 +61,10 @@ class CheckpointFolder:
             "log_bytes": checkpoint.log_bytes,
             "log_digest": log_digest,
             "tensors_digest": sha256(content).hexdigest(),
+            "state": self._states.index(type(checkpoint.state)),
             "outline": outline,
+            "kept": own_outline,
+            "memory": checkpoint.memory,
         }
         write_json(document, {**told, "digest": _digest(told)})
         self.saved = checkpoint.round
@@ -70,12 +83,12 @@ class CheckpointFolder:
                 if path.stem not in kept:
                     path.unlink()
 
-    def newest(self, kind: type, device: str, log: bytes) -> tuple[Checkpoint | None, list[str]]:
+    def newest(self, device: str, log: bytes) -> tuple[Checkpoint | None, list[str]]:
         """The newest whole checkpoint whose rounds are in `log`, and a line for each newer one that is damaged."""
         complaints: list[str] = []
         for document in self._documents():
             try:
-                found = self._load(document, kind, device, log)
+                found = self._load(document, device, log)
                 self.saved = found.round
                 return found, complaints
             except _DamagedError as fault:
@@ -84,7 +97,7 @@ class CheckpointFolder:
             complaints[-1] = complaints[-1].replace("taking the one before it", "starting from the first round")
         return None, complaints
 
-    def _load(self, document: Path, kind: type, device: str, log: bytes) -> Checkpoint:
+    def _load(self, document: Path, device: str, log: bytes) -> Checkpoint:
         told = read_object(document)
         if told is None:
             raise _DamagedError("its JSON cannot be read")
@@ -98,10 +111,14 @@ class CheckpointFolder:
             content = document.with_suffix(".safetensors").read_bytes()
             if sha256(content).hexdigest() != told["tensors_digest"]:
                 raise _DamagedError("its tensors were cut off or changed")
-            state: Any = put_together(kind, load(content), told["outline"], device)
-        except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+            tensors = load(content)
+            state: Any = put_together(self._states[told["state"]], tensors, told["outline"], device)
+            begin = len(KEPT_BY_CLIENTS)
+            own = {name[begin:]: tensor for name, tensor in tensors.items() if name.startswith(KEPT_BY_CLIENTS)}
+            kept = put_together(Kept, own, told["kept"], device)
+        except (OSError, SafetensorError, KeyError, TypeError, ValueError, IndexError) as error:
             raise _DamagedError(f"{type(error).__name__}: {error}") from error
-        return Checkpoint(told["round"], state, told["seconds"], told["log_bytes"])
+        return Checkpoint(told["round"], state, kept, told["memory"], told["seconds"], told["log_bytes"])
 
     def _document(self, round: int) -> Path:
         return self._path / f"round-{round:04d}.json"

@@ -27,6 +27,10 @@ PLACEMENTS_FILE = "placements.npz"
 MODEL_FILE = "models.safetensors"
 GENERAL_FILE = "general.safetensors"
 """The one model for everyone of methods that train it beside the clusters'."""
+MODEL_FILES = {"models": MODEL_FILE, "general": GENERAL_FILE}
+"""What a method calls its models, and where they are kept."""
+PERSONAL_FILE = "personal-{slot}.safetensors"
+"""Models that simulated clients keep to themselves, a row a client of `clients`."""
 CHECKPOINTS = "checkpoints"
 MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE, GENERAL_FILE)
 CONFIG_KEYS = {"algorithm", "command"}
@@ -120,6 +124,8 @@ def clear(folder: Path) -> None:
     """Remove what an earlier run left; the result goes first, so that half of it is never taken for a finished run."""
     for name in MADE:
         (folder / name).unlink(missing_ok=True)
+    for path in folder.glob(PERSONAL_FILE.format(slot="*")):
+        path.unlink()
     rmtree(folder / CHECKPOINTS, ignore_errors=True)
 
 

@@ -5,7 +5,7 @@ from typing import ClassVar
 import torch
 
 from fedflux.data import Cohort
-from fedflux.engine import Engine, Job, Key, Stack, make_engine
+from fedflux.engine import Backend, Job, Key, Stack, make_backend
 from fedflux.engine import Work as EngineWork
 from fedflux.studies.bench.work import Work
 
@@ -29,10 +29,11 @@ class EngineRunner:
         work = self._work
         if self.threads is not None:
             torch.set_num_threads(self.threads)
+        work.allow_tf32()
         federation = work.federation()
         samples = sum(federation.size(client, "train") for client in range(work.clients)) / work.clients
         long = EngineWork(work.clients, samples, work.training.batch_size, work.epochs, rounds=LONG)
-        self._engine: Engine = make_engine(
+        self._engine: Backend = make_backend(
             self.engine, work.model, federation, work.seed, work.device, work.precision, long
         )
         self._cohort: Cohort = federation.cohort(range(work.clients))

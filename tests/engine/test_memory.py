@@ -1,0 +1,722 @@
+"""A GPU that several runs share: what an engine plans with, and what it does when the device is out of memory.
+
+No GPU is needed: its numbers are made up, and its errors are raised where the real ones would be.
+"""
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from types import SimpleNamespace
+from typing import Any
+from weakref import ReferenceType, ref
+
+import numpy as np
+import pytest
+import torch
+from tests.engine.making import Dropping, Normed
+from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_federation
+
+from fedflux.data import Federation
+from fedflux.descriptors.bounds import LatentRange
+from fedflux.engine import Key, LoopEngine, Predictor, Stack
+from fedflux.engine.batched import arena, inference, recording
+from fedflux.engine.batched.arena import Arena
+from fedflux.engine.batched.inference import BatchedEngine
+from fedflux.engine.batched.memory import CONTEXT, PART, Memory, out_of_memory
+from fedflux.engine.batched.recording import Recordings
+from fedflux.engine.batched.replay import LANES, ReplayEngine
+from fedflux.engine.batched.side_by_side import Lanes
+from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
+from fedflux.engine.batched.stepper import Stepper
+from fedflux.errors import FedfluxError
+from fedflux.models import build_model
+
+GIGA = 2**30
+SHAPE = SHAPES["mlp"]
+SIZES = (23, 8, 17, 9, 31, 17, 40)
+SPOILT = "CUDA error: operation failed due to a previous error during capture"
+FULL = "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 139.80 GiB"
+
+
+class Gpu:
+    """What torch tells of a GPU, made up; `step` is what any work takes at its peak."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.total, self.others, self.allocated, self.cached, self.step = 140 * GIGA, 0, 0, 0, GIGA
+        self.emptied = 0
+        for name in ("mem_get_info", "memory_allocated", "memory_reserved", "max_memory_allocated", "empty_cache"):
+            monkeypatch.setattr(torch.cuda, name, getattr(self, name))
+        for name in ("synchronize", "reset_peak_memory_stats"):
+            monkeypatch.setattr(torch.cuda, name, lambda *_: None)
+
+    def mem_get_info(self, device: object = None) -> tuple[int, int]:
+        return self.total - self.others - self.allocated - self.cached, self.total
+
+    def memory_allocated(self, device: object = None) -> int:
+        return self.allocated
+
+    def memory_reserved(self, device: object = None) -> int:
+        return self.allocated + self.cached
+
+    def max_memory_allocated(self, device: object = None) -> int:
+        return self.allocated + self.step
+
+    def empty_cache(self) -> None:
+        self.emptied += 1
+
+
+@pytest.fixture
+def gpu(monkeypatch: pytest.MonkeyPatch) -> Gpu:
+    return Gpu(monkeypatch)
+
+
+def raised(*errors: BaseException) -> BaseException:
+    """The last of several errors, each raised while the one before it was handled."""
+    try:
+        try:
+            raise errors[0]
+        finally:
+            if errors[1:]:
+                raise errors[1]
+    except BaseException as error:
+        return error
+
+
+@pytest.mark.parametrize(
+    ("errors", "found"),
+    [
+        ([torch.cuda.OutOfMemoryError(FULL)], True),
+        ([RuntimeError("CUDA error: out of memory")], True),
+        ([RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`")], True),
+        ([RuntimeError("GET was unable to find an engine to execute this computation")], True),
+        ([torch.cuda.OutOfMemoryError(FULL), RuntimeError(SPOILT)], True),
+        ([RuntimeError("operation not permitted when stream is capturing")], False),
+        ([RuntimeError("mat1 and mat2 shapes cannot be multiplied")], False),
+        ([ValueError("out of memory")], False),
+    ],
+)  # fmt: skip
+def test_errors_that_say_that_memory_is_short(errors: list[BaseException], found: bool) -> None:
+    assert out_of_memory(raised(*errors)) is found
+
+
+def test_room_is_what_is_free_now_and_of_ones_share(gpu: Gpu) -> None:
+    assert Memory("cuda").room() == 140 * GIGA - CONTEXT
+    gpu.others = 100 * GIGA
+    assert Memory("cuda").room() == 40 * GIGA
+    assert Memory("cuda", 0.25).room() == 35 * GIGA - CONTEXT
+    gpu.allocated, gpu.cached = 10 * GIGA, 5 * GIGA
+    assert Memory("cuda").room() == 30 * GIGA  # 25 are free, and 5 that torch keeps are
+    assert Memory("cuda", 0.25).room() == 25 * GIGA - CONTEXT
+    assert Memory("cuda").room(recorded=4 * GIGA) == 26 * GIGA  # those of recorded graphs are not
+    gpu.allocated, gpu.others = 36 * GIGA, 0
+    assert Memory("cuda", 0.25).room() == 0
+
+
+def test_work_is_measured_at_its_peak(gpu: Gpu) -> None:
+    gpu.allocated, gpu.step = 7 * GIGA, 3 * GIGA
+    times = []
+    assert Memory("cuda").cost(lambda: times.append(1)) == 3 * GIGA
+    assert len(times) == 2
+
+
+@pytest.mark.parametrize("share", [0.0, -0.5, 1.5])
+def test_a_share_is_a_part_of_the_whole(share: float) -> None:
+    with pytest.raises(ValueError, match="share"):
+        Memory("cpu", share)
+
+
+def limited(most: int, log: list[tuple[slice, int]]) -> Callable[[slice, int], list[int]]:
+    """Work that does `most` things at a time at most."""
+
+    def work(some: slice, size: int) -> list[int]:
+        log.append((some, size))
+        if some.stop - some.start > most:
+            raise torch.cuda.OutOfMemoryError(FULL)
+        return list(range(some.start, some.stop))
+
+    return work
+
+
+@pytest.mark.parametrize(
+    ("count", "size", "most", "sizes", "last"),
+    [
+        (10, 10, 10, [10], 10),
+        (10, 4, 10, [4, 4, 2], 4),
+        (10, 10, 4, [10, 5, 3, 3, 3, 1], 3),
+        (10, 10, 1, [10, 5, 3, 2, *[1] * 10], 1),
+        (5, 4, 4, [4, 1], 4),
+        (0, 3, 1, [0], 3),
+    ],
+)
+def test_chunks_are_halved_until_they_fit(count: int, size: int, most: int, sizes: list[int], last: int) -> None:
+    log: list[tuple[slice, int]] = []
+    dropped: list[bool] = []
+    parts, final = Memory("cpu").in_chunks(count, size, limited(most, log), dropped.append, "one thing")
+    assert [number for part in parts for number in part] == list(range(count))
+    assert [some.stop - some.start for some, _ in log] == sizes
+    assert final == last
+    assert dropped == [False] * (len(sizes) - len(parts))
+
+
+def test_before_it_gives_up_everything_is_dropped_once() -> None:
+    log: list[tuple[slice, int]] = []
+    dropped: list[bool] = []
+    with pytest.raises(
+        FedfluxError, match=r"cpu has too little memory for one client at a time: .*--batch-size"
+    ) as caught:
+        Memory("cpu").in_chunks(3, 3, limited(0, log), dropped.append, "one client")
+    assert [some.stop - some.start for some, _ in log] == [3, 2, 1, 1]
+    assert dropped == [False, False, True]
+    assert "\n" not in str(caught.value)
+    assert caught.value.__context__ is None  # it would hold on to what did not fit
+
+
+def test_the_cache_is_emptied_and_the_figures_are_told(gpu: Gpu) -> None:
+    gpu.others = 138 * GIGA
+    with pytest.raises(FedfluxError, match=r"cuda has .*\(2\.0 of 140\.0 GiB are free, 70\.0 are this run's\)"):
+        Memory("cuda", 0.5).insist(lambda: limited(0, [])(slice(0, 1), 1), lambda _: None, "one client")
+    assert gpu.emptied == 1
+
+
+def test_nothing_of_an_attempt_is_left_when_it_is_tried_again() -> None:
+    alive: list[ReferenceType[torch.Tensor]] = []
+    seen: list[bool] = []
+
+    def work() -> int:
+        large = torch.zeros(10)
+        alive.append(ref(large))
+        if len(alive) == 1:
+            raise torch.cuda.OutOfMemoryError(FULL)
+        return 5
+
+    gc.disable()
+    try:
+        assert Memory("cpu").insist(work, lambda _: seen.append(alive[0]() is None), "one thing") == 5
+    finally:
+        gc.enable()
+    assert seen == [True]
+
+
+def test_other_errors_are_raised_as_they_are() -> None:
+    def work() -> int:
+        raise RuntimeError("mat1 and mat2 shapes cannot be multiplied")
+
+    with pytest.raises(RuntimeError, match="mat1"):
+        Memory("cpu").insist(work, lambda _: pytest.fail("dropped"), "one thing")
+
+
+def make(kind: str, share: float = 1.0) -> tuple[LoopEngine, BatchedEngine]:
+    """The loop, and the engine under test with the same model in double precision."""
+    torch.manual_seed(1)
+    model = (build_model("mlp", SHAPE, 5, seed=1) if kind == "stacked" else Normed(SHAPE, 5)).double()
+    engine = stacked_engine(deepcopy(model), "cpu", "fp32-strict", share=share)
+    assert isinstance(engine, StackedEngine if kind == "stacked" else ReplayEngine)
+    return LoopEngine(model, "cpu", "fp32-strict"), engine
+
+
+def train(engine: LoopEngine, federation: Federation, round: int = 1) -> Stack:
+    cohort = federation.cohort(range(len(federation)))
+    return engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(1, round))
+
+
+class Scarce:
+    """Steps of more than `most` clients side by side fail after a few, in the words of `error`."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int, error: Callable[[], BaseException]) -> None:
+        self.failures = 0
+        stacked, beside = Stepper.step, Lanes.step
+
+        def fail(clients: int, at: int) -> None:
+            if clients > most and at >= 2:
+                self.failures += 1
+                raise error()
+
+        def step(stepper: Stepper, whole: bool, size: int | None = None) -> None:
+            fail(stepper.positions.shape[1], int(stepper.index[0]))
+            stacked(stepper, whole, size)
+
+        def lanes_step(lanes: Lanes, width: int, size: int) -> None:
+            fail(len(lanes.steppers), int(lanes.steppers[0].index[0]))
+            beside(lanes, width, size)
+
+        monkeypatch.setattr(Stepper, "step", step)
+        monkeypatch.setattr(Lanes, "step", lanes_step)
+
+
+@pytest.mark.parametrize("kind", ["stacked", "replayed"])
+@pytest.mark.parametrize(("most", "chunk"), [(7, None), (2, 2), (1, 1)])
+@pytest.mark.parametrize("recording", [False, True])
+def test_training_halves_its_chunks_and_remembers(
+    kind: str, most: int, chunk: int | None, recording: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    loop, engine = make(kind)
+    expected = [train(loop, federation, round) for round in (1, 2)]
+    words = "CUDA error: out of memory" if recording else FULL
+    scarce = Scarce(monkeypatch, most, lambda: (RuntimeError if recording else torch.cuda.OutOfMemoryError)(words))
+    assert apart(expected[0], train(engine, federation, 1)) < 1e-10
+    before = scarce.failures
+    assert engine.chunk == (chunk or (7 if kind == "stacked" else 4))
+    assert (before > 0) == (chunk is not None)
+    assert apart(expected[1], train(engine, federation, 2)) < 1e-10
+    assert scarce.failures == before
+    assert engine.chunk == (chunk or (7 if kind == "stacked" else 4))
+
+
+@pytest.mark.parametrize("kind", ["stacked", "replayed"])
+def test_one_client_that_does_not_fit_is_said_in_one_line(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    _, engine = make(kind)
+    Scarce(monkeypatch, 0, lambda: torch.cuda.OutOfMemoryError(FULL))
+    with pytest.raises(FedfluxError, match=r"^cpu has too little memory for one client at a time: [^\n]*$"):
+        train(engine, federation)
+    assert len(engine._arena) == 1  # the others' examples went before the last attempt
+
+
+@pytest.mark.parametrize("kind", ["stacked", "replayed"])
+def test_steps_of_a_failed_attempt_are_forgotten(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    _, engine = make(kind)
+    released: list[int] = []
+
+    def kept() -> int:
+        if isinstance(engine, StackedEngine):
+            return len(engine._steppers)
+        assert isinstance(engine, ReplayEngine)
+        return int(engine._made is not None)
+
+    train(engine, federation, 1)
+    assert kept() == 1
+    monkeypatch.setattr(Memory, "release", lambda _: released.append(kept()))
+    Scarce(monkeypatch, 3, lambda: torch.cuda.OutOfMemoryError(FULL))
+    train(engine, federation, 2)
+    assert released == [0] * len(released)
+    assert released
+
+
+def on_gpu(engine: BatchedEngine) -> BatchedEngine:
+    """An engine that counts memory as on a GPU."""
+    engine._memory.limited = True
+    return engine
+
+
+@pytest.mark.parametrize(
+    ("kind", "share", "others", "step", "chunk"),
+    [
+        ("stacked", 1.0, 0, GIGA, 7),
+        ("stacked", 1.0, 0, 30 * GIGA, 3),  # a pair takes 30, a client 15; 0.4 · 139.5 = 55.8
+        ("stacked", 0.5, 0, 30 * GIGA, 1),
+        ("stacked", 1.0, 120 * GIGA, 4 * GIGA, 4),  # 0.4 · 20 = 8
+        ("stacked", 1.0, 139 * GIGA, 4 * GIGA, 1),
+        ("replayed", 1.0, 0, GIGA, 4),
+        ("replayed", 1 / 6, 0, 2 * GIGA, 4),  # 0.4 · 22.8 = 9.1
+        ("replayed", 1 / 6, 0, 4 * GIGA, 2),
+        ("replayed", 1.0, 120 * GIGA, 3 * GIGA, 2),
+    ],
+)
+def test_chunks_follow_the_share_and_what_is_free(
+    gpu: Gpu, kind: str, share: float, others: int, step: int, chunk: int
+) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    loop, engine = make(kind, share)
+    gpu.others, gpu.step = others, step
+    trained = train(on_gpu(engine), federation)
+    assert engine.chunk == chunk
+    assert apart(train(loop, federation), trained) < 1e-10
+
+
+@pytest.mark.parametrize("runs", [1, 2, 6, 12])
+@pytest.mark.parametrize("step", [GIGA // 4, GIGA, 2 * GIGA, 4 * GIGA])
+def test_runs_side_by_side_keep_within_the_device(gpu: Gpu, runs: int, step: int) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    gpu.step = step
+    taken = 0
+    for _ in range(runs):
+        engine = on_gpu(make("replayed", 1 / runs)[1])
+        gpu.others = taken
+        train(engine, federation)
+        assert engine.chunk is not None
+        taken += CONTEXT + 2 * engine.chunk * step  # twice while a second graph is recorded
+    assert taken <= gpu.total
+
+
+def test_a_size_stays_while_a_run_goes_on(gpu: Gpu) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    engine = on_gpu(make("stacked")[1])
+    gpu.step = 30 * GIGA
+    train(engine, federation, 1)
+    assert isinstance(engine, StackedEngine)
+    made = list(engine._steppers.values())
+    gpu.others = 60 * GIGA  # what the run itself takes is there already
+    train(engine, federation, 2)
+    assert engine.chunk == 3
+    assert list(engine._steppers.values()) == made
+
+
+def test_older_recordings_go_when_a_new_one_would_not_fit_beside_them(gpu: Gpu) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    engine = on_gpu(make("stacked")[1])
+    assert isinstance(engine, StackedEngine)
+    gpu.step = 30 * GIGA
+    train(engine, federation)
+    kept = len(engine._steppers)
+    assert kept > 1  # clients of other sizes, and fewer of them in the last chunk
+    for stepper in engine._steppers.values():
+        stepper.recordings.nbytes = 40 * GIGA
+    gpu.cached = kept * 40 * GIGA
+    some = federation.cohort(range(2))
+    engine.train(engine.initial(), some, everyone(federation)[:2], TRAINING, Key(1, 1))
+    assert sum(stepper.recordings.nbytes > 0 for stepper in engine._steppers.values()) < kept
+    assert gpu.mem_get_info()[0] + (kept * 40 * GIGA - engine._recorded()) >= 30 * GIGA
+
+
+def test_a_first_step_that_does_not_fit_means_one_at_a_time(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    def cost(memory: Memory, work: Callable[[], object]) -> int:
+        raise torch.cuda.OutOfMemoryError(FULL)
+
+    monkeypatch.setattr(Memory, "cost", cost)
+    federation = make_federation(SHAPE, SIZES)
+    for kind in ("stacked", "replayed"):
+        loop, engine = make(kind)
+        assert apart(train(loop, federation), train(on_gpu(engine), federation)) < 1e-10
+        assert engine.chunk == 1
+
+
+def test_models_trained_one_by_one_have_no_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE)
+    engine = stacked_engine(Dropping(SHAPE, 5), share=0.5)
+    train(engine, federation)
+    assert engine.chunk is None
+    assert engine.share == 0.5
+    failures = iter([1, 0])
+
+    def apply(*_: object) -> torch.Tensor:
+        if next(failures):
+            raise torch.cuda.OutOfMemoryError(FULL)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(engine, "apply", apply)
+    with pytest.raises(ZeroDivisionError):  # the second attempt was made
+        train(engine, federation)
+
+
+def answers(engine: LoopEngine, federation: Federation) -> list[Any]:
+    """All that inference gives, in plain arrays."""
+    cohort = federation.cohort(range(len(federation)))
+    stack = engine.initial().take([0, 0])
+    predictor = Predictor(stack, np.array([[1.0, 0.0], [0.0, 1.0]] * 3 + [[0.5, 0.5]]))
+    ranges = engine.reduce(engine.initial(), cohort.held("train"), LatentRange())
+    return [
+        engine.evaluate(predictor, cohort, "test"),
+        *engine.predict(predictor, cohort.features("train")),
+        *engine.losses(stack, cohort, "train"),
+        *(part.numpy() for one in ranges for part in one),
+    ]
+
+
+@pytest.mark.parametrize("most", [10_000, 50, 3])
+def test_inference_halves_its_batches_and_remembers(most: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    loop, engine = make("stacked")
+    expected = answers(loop, federation)
+    failures, images = [], LoopEngine._images
+
+    def scarce(engine: LoopEngine, x: torch.Tensor) -> torch.Tensor:
+        if len(x) > most:
+            failures.append(len(x))
+            raise torch.cuda.OutOfMemoryError(FULL)
+        return images(engine, x)
+
+    monkeypatch.setattr(BatchedEngine, "_images", scarce)
+    for _ in range(2):
+        for one, two in zip(expected, answers(engine, federation), strict=True):
+            np.testing.assert_allclose(one, two, atol=1e-6)
+    assert len(failures) == {10_000: 0, 50: 2, 3: 6}[most]
+    assert failures == sorted(failures, reverse=True)
+
+
+def test_an_image_that_does_not_fit_is_said_in_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    def scarce(engine: LoopEngine, x: torch.Tensor) -> torch.Tensor:
+        raise torch.cuda.OutOfMemoryError(FULL)
+
+    federation = make_federation(SHAPE, SIZES)
+    engine = make("stacked")[1]
+    monkeypatch.setattr(BatchedEngine, "_images", scarce)
+    cohort = federation.cohort(range(7))
+    predictor = Predictor.shared(engine.initial(), np.ones(1), 7)
+    with pytest.raises(FedfluxError, match="too little memory for one image"):
+        engine.evaluate(predictor, cohort, "test")
+    with pytest.raises(FedfluxError, match="too little memory for one image"):
+        engine.losses(engine.initial(), cohort, "test")
+
+
+def test_clients_go_one_by_one_where_all_images_at_once_do_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    loop, engine = make("stacked")
+    expected = answers(loop, federation)
+
+    def of(clients: object, device: str) -> None:
+        raise torch.cuda.OutOfMemoryError(FULL)
+
+    monkeypatch.setattr(inference.OnDevice, "of", of)
+    monkeypatch.setattr(engine._arena, "find", lambda _: None)
+    for one, two in zip(expected, answers(engine, federation), strict=True):
+        np.testing.assert_allclose(one, two, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("step", "others", "share", "size"),
+    [
+        (64, 0, 1.0, 8192),
+        (64 * 2**20, 0, 1.0, 4096),  # 1 MiB an example, 4 GiB at most
+        (64 * 9 * 2**20, 0, 1.0, 256),  # 9 MiB: 455, of which a power of two
+        (64 * 2**20, 135 * GIGA, 1.0, 2048),  # 0.4 · 5 GiB
+        (64 * 2**20, 0, 1 / 28, 1024),  # 0.4 · 4.5 GiB = 1.8 GiB
+    ],
+)
+def test_batches_are_measured_on_a_gpu(gpu: Gpu, step: int, others: int, share: float, size: int) -> None:
+    engine = on_gpu(make("stacked", share)[1])
+    gpu.others, gpu.step = others, step
+    x = torch.zeros(2, *SHAPE, dtype=torch.uint8)
+    probes: list[int] = []
+    for _ in range(2):
+        assert engine._batch_size(("batch",), x, 10_000, lambda: probes.append(1)) == size
+    assert len(probes) == 2  # measured once
+    assert engine._batch_size(("batch",), x, 10, lambda: probes.append(1)) <= 8192
+
+
+def test_latents_are_kept_only_where_there_is_room(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(inference, "LITTLE", 0)
+    federation = make_federation(SHAPE, SIZES)
+    loop, engine = make("stacked")
+    held = federation.cohort(range(7)).held("train")
+    for others, kept in ((0, True), (gpu.total - 1000, False)):
+        gpu.others = others
+        engine._latest = None
+        found = on_gpu(engine).reduce(engine.initial(), held, LatentRange())
+        assert (engine._latest is not None) is kept
+        for mine, theirs in zip(found, loop.reduce(loop.initial(), held, LatentRange()), strict=True):
+            assert all(torch.allclose(a, b) for a, b in zip(mine, theirs, strict=True))
+
+
+def test_examples_take_a_quarter_of_the_share(gpu: Gpu) -> None:
+    assert arena._bound("cuda", 1.0) == 24 * GIGA
+    assert arena._bound("cuda", 0.5) == 140 * GIGA // 8
+    assert arena._bound("cpu", 0.5) == GIGA
+
+
+def test_examples_are_packed_where_memory_is_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    federation = make_federation(SHAPE, SIZES)
+    monkeypatch.setattr(arena, "START_BYTES", 1)
+    made = Arena("cpu")
+    made.place(federation.cohort(range(3)), range(3), "train")
+    roomy, grow = len(made.x), Arena._grow
+
+    def scarce(made: Arena, rows: int) -> None:
+        if rows > 60:
+            raise torch.cuda.OutOfMemoryError(FULL)
+        grow(made, rows)
+
+    monkeypatch.setattr(Arena, "_grow", scarce)
+    clients = [3, 4, 5, 1]
+    found = made.place(federation.cohort(clients), clients, "train")
+    expected = [federation.materialise(client, "train") for client in clients]
+    assert found.x[found.rows()].equal(torch.cat([one.x for one in expected]))
+    assert found.y[found.rows()].equal(torch.cat([one.y for one in expected]))
+    assert len(made) == 4  # the others are forgotten
+    assert roomy > 0
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        made.place(federation.cohort(range(7)), range(7), "train")
+
+
+def test_a_cleared_arena_begins_anew_with_half_of_its_bound() -> None:
+    federation = make_federation(SHAPE, SIZES)
+    made = Arena("cpu", 1000)
+    made.place(federation.cohort([0]), [0], "train")
+    made.clear()
+    assert (len(made), made.nbytes, made._most) == (0, 0, 500)
+    found = made.place(federation.cohort([1]), [1], "train")
+    assert found.x[found.rows()].equal(federation.materialise(1, "train").x)
+
+
+class Cuda:
+    """As much of torch.cuda as a recording needs; `fails` is raised while one is recorded."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, gpu: Gpu) -> None:
+        self.gpu, self.recording, self.stream_now, self.fails = gpu, False, "default", None
+        self.end_fails = False
+        self.ended: list[object] = []
+        for name, value in {
+            "CUDAGraph": SimpleNamespace,
+            "Stream": lambda *_: SimpleNamespace(wait_stream=lambda _: None),
+            "current_stream": lambda: SimpleNamespace(wait_stream=lambda _: None, name=self.stream_now),
+            "stream": self.stream,
+            "device": self.device,
+            "graph": self.graph,
+            "graph_pool_handle": lambda: (0, 7),
+        }.items():
+            monkeypatch.setattr(torch.cuda, name, value)
+        monkeypatch.setattr(torch._C, "_cuda_endAllocateToPool", lambda *told: self.ended.append(told), raising=False)
+
+    @contextmanager
+    def device(self, _: object) -> Iterator[None]:
+        yield
+
+    @contextmanager
+    def stream(self, stream: Any) -> Iterator[None]:
+        before, self.stream_now = self.stream_now, getattr(stream, "name", "side")
+        try:
+            yield
+        finally:
+            self.stream_now = before
+
+    @contextmanager
+    def graph(self, graph: object, pool: object) -> Iterator[None]:
+        assert pool == (0, 7)
+        before, self.stream_now, self.recording = self.stream_now, "capture", True
+        try:
+            yield
+        finally:
+            self.recording = False
+            if self.end_fails:  # as torch does: the stream stays
+                raise RuntimeError(SPOILT)
+            self.stream_now = before
+
+    def run(self, state: torch.Tensor) -> None:
+        """A step: it changes the state, and takes memory that stays reserved for a while."""
+        state += 1
+        self.gpu.cached += 100 if self.recording else 10
+        if self.recording and self.fails:
+            raise self.fails
+
+
+def test_a_recording_puts_the_state_back_and_counts_its_memory(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = Cuda(monkeypatch, gpu), torch.zeros(3)
+    recordings = Recordings(torch.device("cuda", 0))
+    for times in (1, 2):
+        recordings.record(lambda: cuda.run(state), state)
+        assert state.tolist() == [0, 0, 0]
+        assert recordings.nbytes == 100 * times
+    assert cuda.stream_now == "default"
+    assert gc.isenabled()
+    assert cuda.ended == []
+
+
+@pytest.mark.parametrize("end_fails", [False, True])
+def test_a_recording_that_fails_leaves_torch_as_it_was(
+    gpu: Gpu, end_fails: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cuda, state = Cuda(monkeypatch, gpu), torch.zeros(3)
+    cuda.fails, cuda.end_fails = torch.cuda.OutOfMemoryError(FULL), end_fails
+    with pytest.raises(RuntimeError) as caught:
+        Recordings(torch.device("cuda", 0)).record(lambda: cuda.run(state), state)
+    assert out_of_memory(caught.value)
+    assert cuda.stream_now == "default"
+    assert cuda.ended == [(0, (0, 7))]
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("moment", ["before", "meanwhile"])
+def test_memory_that_another_process_takes_is_noticed(gpu: Gpu, moment: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = Cuda(monkeypatch, gpu), torch.zeros(3)
+    steps = []
+
+    def run() -> None:
+        cuda.run(state)
+        steps.append(1)
+        if len(steps) == recording.REHEARSALS + (moment == "meanwhile"):
+            gpu.others = gpu.total - gpu.cached - 1
+            if moment == "meanwhile":
+                raise RuntimeError(SPOILT)
+
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        Recordings(torch.device("cuda", 0)).record(run, state)
+
+
+def test_a_recording_that_fails_for_another_reason_says_so(gpu: Gpu, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda, state = Cuda(monkeypatch, gpu), torch.zeros(3)
+    cuda.fails = RuntimeError("operation not permitted when stream is capturing")
+    with pytest.raises(RuntimeError, match="not permitted") as caught:
+        Recordings(torch.device("cuda", 0)).record(lambda: cuda.run(state), state)
+    assert not out_of_memory(caught.value)
+
+
+def test_streams_are_joined_after_a_lane_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[str] = []
+    here = SimpleNamespace(wait_stream=lambda stream: waits.append(stream.name))
+    monkeypatch.setattr(torch.cuda, "current_stream", lambda: here)
+    monkeypatch.setattr(torch.cuda, "stream", lambda stream: contextmanager(lambda: (yield))())
+
+    def lane(fails: bool) -> Any:
+        def run(whole: bool, size: int) -> None:
+            if fails:
+                raise torch.cuda.OutOfMemoryError(FULL)
+
+        return SimpleNamespace(run=run, data=SimpleNamespace(x=torch.zeros(1)), recordings=None)
+
+    lanes = Lanes([lane(False), lane(True), lane(False)])
+    lanes._streams = [SimpleNamespace(name=f"s{k}", wait_stream=lambda _: None) for k in range(3)]
+    with pytest.raises(torch.cuda.OutOfMemoryError):
+        lanes._run(3, 8)
+    assert waits == ["s0", "s1"]  # the third had not left
+
+
+def test_lanes_share_the_memory_of_their_recordings() -> None:
+    federation = make_federation(SHAPE, SIZES)
+    engine = make("replayed")[1]
+    train(engine, federation)
+    assert isinstance(engine, ReplayEngine)
+    assert engine._made is not None
+    lanes = engine._made[1]
+    assert len(lanes.steppers) == 4
+    assert {id(stepper.recordings) for stepper in lanes.steppers} == {id(lanes.recordings)}
+    lanes.recordings.nbytes = 5
+    assert engine._recorded() == 5
+    assert LANES == 5
+    assert PART < 0.5  # two recordings of a chunk must fit beside each other
+
+
+needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+
+
+@needs_gpu
+@pytest.mark.parametrize("model", ["lenet5", "resnet9"])
+def test_a_real_gpu_that_is_short_of_memory(model: str) -> None:
+    """Torch is allowed a little more than it holds, of which sizing knows nothing, so that steps fail for real."""
+    shape = SHAPES[model] if model == "lenet5" else (3, 32, 32)
+    federation = make_federation(shape, SIZES)
+    made = build_model(model, shape, 5, seed=1).double()
+    whole = stacked_engine(deepcopy(made), "cuda", "fp32-strict")
+    expected = train(whole, federation)
+    cost, chunk = max(whole._costs.values()), whole.chunk
+    assert chunk is not None
+    del whole
+    gc.collect()
+    torch.cuda.empty_cache()
+    engine = stacked_engine(deepcopy(made), "cuda", "fp32-strict")
+    engine._arena.place(federation.cohort(range(7)), range(7), "train")
+    allowed = torch.cuda.memory_reserved() + 2.5 * cost + 2**26
+    torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
+    try:
+        trained = train(engine, federation)
+        again = train(engine, federation)
+    finally:
+        torch.cuda.set_per_process_memory_fraction(1.0)
+    assert engine.chunk is not None
+    assert engine.chunk < chunk
+    assert apart(expected, trained) < 1e-8
+    assert apart(trained, again) < 1e-8
+
+
+@needs_gpu
+def test_a_real_gpu_gives_back_what_recordings_held() -> None:
+    federation = make_federation((3, 32, 32), SIZES)
+    engine = stacked_engine(build_model("resnet9", (3, 32, 32), 5, seed=1), "cuda", "fp32-strict")
+    train(engine, federation)
+    assert engine._recorded() > 0
+    before = torch.cuda.memory_reserved()
+    recorded = engine._recorded()
+    engine._forget(False)
+    engine._memory.release()
+    assert torch.cuda.memory_reserved() <= before - recorded // 2
