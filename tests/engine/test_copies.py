@@ -9,9 +9,9 @@ from tests.engine.making import Collect, Normed
 from tests.engine.test_stacked import SHAPES as LARGER
 from tests.engine.test_stacked import Coupled, apart, everyone, make_federation
 
-from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.data import Features, Federation
-from fedflux.engine import Engine, Job, Key, LoopEngine, Predictor, ProcessesEngine, Recipe, Stack, Training
+from fedflux.engine import Backend, Job, Key, LoopEngine, Predictor, ProcessesEngine, Recipe, SimulatedEngine, Stack, Training
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
 
@@ -31,7 +31,7 @@ def pair(model: str) -> tuple[Federation, Federation]:
     return counted, made
 
 
-def engine_of(name: str, model: str) -> Engine:
+def engine_of(name: str, model: str) -> Backend:
     make = LoopEngine if name == "loop" else stacked_engine
     torch.manual_seed(1)
     built = Normed(SHAPES[model], 5) if model == "normed" else build_model(model, SHAPES[model], 5, seed=1)
@@ -93,12 +93,14 @@ def test_losses_predictions_and_scores_are_those_of_all_copies(name: str, model:
 def test_descriptors_are_those_of_all_copies(name: str, model: str, full: bool) -> None:
     made = []
     for federation in pair(model):
-        engine, cohort = engine_of(name, model), federation.cohort(range(4))
-        extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings(full_covariance=full))
-        made.append((extractor, describe(extractor, cohort, engine)))
+        engine, cohort = SimulatedEngine(engine_of(name, model)), federation.cohort(range(4))
+        found = describe_all(engine.initial(), cohort, cohort, engine, DescriptorSettings(full_covariance=full))
+        assert found is not None
+        assert found[0].question.bounds is not None
+        made.append((found[0].question.bounds, found[1].descriptors))
     (one, mine), (two, theirs) = made
-    np.testing.assert_allclose(one.bounds.low, two.bounds.low, rtol=1e-6, atol=1e-7)
-    np.testing.assert_allclose(one.bounds.high, two.bounds.high, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(one.low, two.low, rtol=1e-6, atol=1e-7)
+    np.testing.assert_allclose(one.high, two.high, rtol=1e-6, atol=1e-7)
     np.testing.assert_array_equal(mine.count, theirs.count)
     assert mine.count.sum(axis=0)[0] == COPIES * sum(len(rows.train) for rows in pair(model)[0].rows)
     np.testing.assert_allclose(mine.effective, theirs.effective)

@@ -1,4 +1,4 @@
-"""Descriptors: what clients send about their data, as a record of named blocks with a label-free part."""
+"""S3, descriptors: what clients send about their data, as a record of named blocks with a label-free part."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace

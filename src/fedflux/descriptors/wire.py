@@ -1,4 +1,4 @@
-"""A descriptor's wire form: compact arrays, the same on disk, in a simulation and between machines.
+"""S3 on the wire: a descriptor as compact arrays, the same on disk, in a simulation and between machines.
 
 Labelled clients send class means (4-byte floats), logarithms of class deviations (2 bytes), class correlations (1 byte
 each), counts and effective counts (4 each) and the validation mean; the marginal block follows from the classes and is

@@ -2,15 +2,17 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, by_membership, validated
-from fedflux.algorithms.shared.membership import UNPLACED, own_model, unplaced, with_placed
+from fedflux.algorithms.base import UNPLACED, Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, averaged, by_membership, validated
+from fedflux.algorithms.shared.membership import own_model, unplaced, with_placed
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.streams import stream
@@ -24,20 +26,21 @@ class FedDriftState:
     """The models, whose data trained each, and what every client last measured."""
 
     models: Stack
-    assignment: NDArray[np.int64]
-    accuracy: NDArray[np.float64]
+    assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
+    accuracy: Annotated[NDArray[np.float64], PerClient(np.nan)]
     """a_i: the accuracy that a drop is measured from, NaN before a client's first step."""
-    release: NDArray[np.int64]
+    release: Annotated[NDArray[np.int64], PerClient(0)]
     """The round in which a client's isolation ends."""
-    history: NDArray[np.int64]
+    history: Annotated[NDArray[np.int64], PerClient(0, axis=1)]
     """In how many rounds each model was each client's (models × clients)."""
     used: NDArray[np.int64]
     """The last round in which each model was somebody's."""
     round: int = 0
 
 
+@algorithm("feddrift")
 @dataclass(frozen=True)
-class FedDrift(Undescribed):
+class FedDrift(Method):
     """Jothimurugesan et al., "Federated Learning under Distributed Concept Drift", AISTATS 2023.
 
     Every round is a time step; the clustering runs at its start, one round of FedAvg per model follows. The defaults
@@ -60,6 +63,8 @@ class FedDrift(Undescribed):
     is a set, so that with data that stays the same it is what the client holds. Clients keep no data of the past: where
     it does change, False trains and compares a model by the clients that it has now."""
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (FedDriftState,)
+    reads: ClassVar[frozenset[str]] = frozenset(("finetune",))
 
     def init(self, federation: Federation, engine: Engine) -> FedDriftState:
         """One model, nobody placed."""
@@ -70,20 +75,23 @@ class FedDrift(Undescribed):
 
     def round(self, state: FedDriftState, cohort: Cohort, engine: Engine) -> tuple[FedDriftState, RoundMetrics]:
         """Look for drift, merge, then train every model by the data that was given to it."""
-        state = replace(state, round=state.round + 1)
+        before = state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
         sample = cohort.limited(SAMPLE_BATCHES * self.settings.training.batch_size)
+        members, first = cohort, (state.assignment == UNPLACED).all()
         with metrics.timed("clustering"):
-            if state.round == 1:
+            if first:
                 state = self._begin(state, cohort)
             else:
                 candidates = self._candidates(state)
-                accuracies = self._accuracies(state, candidates, cohort, sample, engine, metrics)
-                state, left = self._drift(state, candidates, accuracies, cohort)
+                told, accuracies = self._accuracies(state, candidates, cohort, sample, engine, metrics)
+                members = cohort.only(told)
+                state, left = self._drift(state, candidates, accuracies, members)
                 old = ~np.isin(candidates, left)
-                state = self._merge(state, candidates[old], accuracies[old], sample, metrics)
-        state = self._train(state, cohort, engine, metrics)
-        state = self._measure(state, cohort, sample, engine, metrics)
+                state = self._merge(state, candidates[old], accuracies[old], sample.only(told), metrics)
+        state, trained = self._train(state, members, engine, metrics)
+        state = self._measure(state, cohort, sample.only(trained), engine, metrics)
+        state = before if first and not trained else state  # nobody took a first step: they take it another time
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
@@ -112,16 +120,17 @@ class FedDrift(Undescribed):
         sample: Cohort,
         engine: Engine,
         metrics: RoundMetrics,
-    ) -> NDArray[np.float64]:
-        """A[m][i]: every candidate on every member's data (candidates × members), one call a model."""
-        rows = [
-            engine.evaluate(Predictor.single(state.models, np.full(len(sample), m)), sample, "train")
-            for m in candidates
-        ]
+    ) -> tuple[list[int], NDArray[np.float64]]:
+        """A[m][i]: every candidate on every member's data (candidates × members), and the members that answered."""
+        predictors = [Predictor.single(state.models, np.full(len(sample), m)) for m in candidates]
+        scores = engine.evaluate(predictors, sample, "train")
+        told = [client for client in sample if client not in scores.missing]
         share = sample.sizes("train").sum() / max(cohort.sizes("train").sum(), 1)
         metrics.send(cohort, down=len(candidates) * state.models.model_bytes())
-        metrics.count(cohort, models_down=len(candidates), forward=len(candidates) * share)
-        return np.nan_to_num(np.stack(rows))
+        metrics.count(cohort, models_down=len(candidates))
+        metrics.count(told, forward=len(candidates) * share)
+        metrics.missed(state.round, scores.missing)
+        return told, np.nan_to_num(scores.values[:, np.isin(sample.ids, told)])
 
     def _drift(
         self,
@@ -210,46 +219,51 @@ class FedDrift(Undescribed):
             return np.asarray(state.history > 0)
         return np.asarray(state.assignment == np.arange(len(state.models))[:, None])
 
-    def _train(self, state: FedDriftState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> FedDriftState:
-        """FedAvg of every model that is somebody's now, by all members whose data was given to it."""
+    def _train(
+        self, state: FedDriftState, cohort: Cohort, engine: Engine, metrics: RoundMetrics
+    ) -> tuple[FedDriftState, list[int]]:
+        """FedAvg of every model that is somebody's now, by all members whose data was given to it; and who trained."""
         active, data = np.unique(state.assignment[list(cohort.ids)]), self._data(state)
         jobs = [Job(client, (int(m),)) for client in cohort for m in active if data[m, client]]
-        clients = [job.client for job in jobs]
-        sizes = np.array([cohort.federation.size(client, "train") for client in clients], dtype=np.float64)
         with metrics.timed("training"):
             key = Key(self.settings.seed, state.round)
             trained = engine.train(state.models, cohort, jobs, self.settings.training, key)
-            models = aggregate(state.models, trained, np.array([job.models[0] for job in jobs]), sizes)
-        metrics.send(clients, up=models.model_bytes(), down=models.model_bytes())
-        metrics.count(clients, models_down=1, models_up=1, training=self.settings.training.epochs)
-        return replace(state, models=models)
+            models = averaged(self.settings, state.models, trained, cohort)
+        asked = [job.client for job in jobs]
+        metrics.send(asked, down=models.model_bytes())
+        metrics.send(trained.clients, up=models.model_bytes())
+        metrics.count(asked, models_down=1)
+        metrics.count(trained.clients, models_up=1, training=self.settings.training.epochs)
+        metrics.missed(state.round, trained.missing)
+        return replace(state, models=models), list(trained.clients)
 
     def _measure(
         self, state: FedDriftState, cohort: Cohort, sample: Cohort, engine: Engine, metrics: RoundMetrics
     ) -> FedDriftState:
         """After a client's first step: the accuracy that later ones are compared with."""
-        fresh = replace(sample, ids=tuple(client for client in sample if np.isnan(state.accuracy[client])))
+        fresh = sample.only([client for client in sample if np.isnan(state.accuracy[client])])
         if not len(fresh):
             return state
+        found = engine.evaluate([self.known(state, fresh, engine)], fresh, "train").by_client(fresh)
         accuracy = state.accuracy.copy()
-        accuracy[list(fresh.ids)] = engine.evaluate(self.known(state, fresh, engine), fresh, "train")
+        accuracy[list(found)] = list(found.values())
         whole = sum(cohort.federation.size(client, "train") for client in fresh)
         metrics.send(fresh, down=state.models.model_bytes())
-        metrics.count(fresh, models_down=1, forward=fresh.sizes("train").sum() / max(whole, 1))
+        metrics.count(fresh, models_down=1)
+        metrics.count(found, forward=fresh.sizes("train").sum() / max(whole, 1))
         return replace(state, accuracy=accuracy)
 
     def complete(self, state: FedDriftState, clients: Cohort, engine: Engine) -> tuple[FedDriftState, RoundMetrics]:
         """Whoever never took part joins the model that is best on its training data."""
         metrics = RoundMetrics()
-        newcomers = unplaced(state.assignment, clients)
-        if not newcomers:
+        late = clients.only(unplaced(state.assignment, clients))
+        if not len(late):
             return state, metrics
-        late = clients.federation.cohort(newcomers, clients.round)
         sample = late.limited(SAMPLE_BATCHES * self.settings.training.batch_size)
         everything = np.arange(len(state.models))
         with metrics.timed("clustering"):
-            best = self._accuracies(state, everything, late, sample, engine, metrics).argmax(axis=0)
-        return replace(state, assignment=with_placed(state.assignment, newcomers, best)), metrics
+            told, accuracies = self._accuracies(state, everything, late, sample, engine, metrics)
+        return replace(state, assignment=with_placed(state.assignment, told, accuracies.argmax(axis=0))), metrics
 
     def known(self, state: FedDriftState, clients: Cohort, engine: Engine) -> Predictor:
         """The client's model of the last round."""

@@ -2,15 +2,18 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar, Generic, TypeVar
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, told_clusters, validated
-from fedflux.algorithms.shared.mixture import Floats, responsibilities, settled, train_mixture
-from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Key, Predictor, Stack
+from fedflux.algorithms.base import UNPLACED, Method, PerClient, RoundMetrics, Settings, told_clusters
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, rows_of, sizes_of, validated
+from fedflux.algorithms.shared.mixture import AskWeights, Evidence, Floats, Responsibilities, WeightedLoss
+from fedflux.data import Cohort, Features, Federation, Split
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Trained
 
 
 @dataclass(frozen=True, eq=False)
@@ -18,15 +21,113 @@ class FedEMState:
     """The models θ_1 … θ_M, every client's weights π_i, and whose weights are more than the uniform beginning."""
 
     models: Stack
-    pi: Floats
-    took_part: NDArray[np.bool_]
-    placed: NDArray[np.bool_]
+    pi: Annotated[Floats, PerClient(0)]
+    took_part: Annotated[NDArray[np.bool_], PerClient(False)]
+    placed: Annotated[NDArray[np.bool_], PerClient(False)]
     """Who has weights of its own: those that took part, and after the last round everyone."""
     round: int = 0
 
+    @property
+    def weights(self) -> Floats:
+        """π of everyone, uniform where a client has none of its own yet."""
+        return np.where(self.placed[:, None], self.pi, 1 / len(self.models))
+
+
+S = TypeVar("S", bound=FedEMState)
+
 
 @dataclass(frozen=True)
-class FedEM(Undescribed):
+class MixtureRounds(Method, Generic[S]):
+    """The rounds of FedEM and its kin, which differ in what a sample says of the models."""
+
+    settings: Settings
+    name: ClassVar[str]
+    split_of_losses: ClassVar[Split] = "train"
+    own_rule: ClassVar[bool] = True
+    reads: ClassVar[frozenset[str]] = frozenset(("clusters",))
+
+    def _begin(self, federation: Federation, engine: Engine) -> FedEMState:
+        """M models drawn apart, uniform weights."""
+        count = told_clusters(self.settings, self.name)
+        nobody = np.zeros(len(federation), dtype=np.bool_)
+        return FedEMState(engine.initial(count), np.full((len(federation), count), 1 / count), nobody, nobody)
+
+    def _evidence(self, state: S) -> Evidence:
+        """What a sample says of the models."""
+        return Evidence(len(state.models), split=self.split_of_losses)
+
+    def _preparation(self, state: S) -> Responsibilities:
+        """What clients compute before they train."""
+        return Responsibilities(self._evidence(state))
+
+    def round(self, state: S, cohort: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+        """E-step, π_i(m) ← (1/n_i) Σ_j q_ij(m), then every member trains every model on its share q."""
+        state = replace(state, round=state.round + 1)
+        metrics = RoundMetrics()
+        training, count, size = self.settings.training, len(state.models), state.models.model_bytes()
+        with metrics.timed("training"):
+            jobs = [Job(client, (m,)) for client in cohort for m in range(count)]
+            pi = state.weights
+            extras = {client: {"pi": torch.from_numpy(pi[client].copy())} for client in cohort}
+            rule, key = WeightedLoss(training.optimiser), Key(self.settings.seed, state.round)
+            trained = engine.train(state.models, cohort, jobs, training, key, rule, extras, self._preparation(state))
+        members = cohort.only(trained.clients)
+        if trained.jobs:
+            state = self._learn(state, members, trained)
+        metrics.send(cohort, down=count * size)
+        metrics.send(members, up=count * size)
+        metrics.count(cohort, models_down=count)
+        metrics.count(members, models_up=count, forward=count, training=count * training.epochs)
+        metrics.missed(state.round, trained.missing)
+        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
+        return state, metrics
+
+    def _learn(self, state: S, members: Cohort, trained: Trained) -> S:
+        """M-step: π_i as told, and θ_m ← Σ_i n_i θ_im / Σ_i n_i.
+
+        Clients weigh by their size, not by π; only one with π_i(m) = 0, which cannot have moved θ_m, is left out.
+        """
+        ids = list(members.ids)
+        state = _with_weights(state, ids, [trained.told[client]["pi"].astype(np.float64) for client in ids])
+        rows = rows_of(trained)
+        sizes = sizes_of(trained, members) * (state.pi[list(trained.clients), rows] > 0)
+        took_part = state.took_part.copy()
+        took_part[ids] = True
+        models = (self.settings.average or aggregate)(state.models, trained.models, rows, sizes)
+        return replace(state, models=models, took_part=took_part)
+
+    def complete(self, state: S, clients: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
+        """A client that never took part finds its π_i under the models as they are."""
+        metrics = RoundMetrics()
+        newcomers = clients.only([client for client in clients if not state.placed[client]])
+        if len(newcomers):
+            with metrics.timed("clustering"):
+                answers = engine.ask(AskWeights(self._evidence(state)), newcomers, state.models)
+                found = [one["pi"].astype(np.float64) for one in answers.arrays]
+                state = _with_weights(state, answers.clients, found) if found else state
+            count = len(state.models)
+            metrics.send(newcomers, down=count * state.models.model_bytes())
+            metrics.count(newcomers, models_down=count)
+            metrics.count(answers.clients, forward=count)
+        return state, metrics
+
+    def known(self, state: S, clients: Cohort, engine: Engine) -> Predictor:
+        """Each client's own mixture Σ_m π_i(m) softmax(θ_m(x))."""
+        return Predictor(state.models, state.weights[list(clients.ids)])
+
+    def unseen(self, state: S, features: Sequence[Features], engine: Engine) -> Predictor:
+        """The mixture with the mean of π over the clients that took part."""
+        count = len(state.models)
+        mean = state.pi[state.took_part].mean(axis=0) if state.took_part.any() else np.full(count, 1 / count)
+        return Predictor.shared(state.models, mean, len(features))
+
+    def assignment(self, state: S) -> NDArray[np.int64]:
+        """The model of largest weight, −1 where a client has no weights yet."""
+        return np.where(state.placed, state.pi.argmax(axis=1), UNPLACED).astype(np.int64)
+
+
+@algorithm("fedem")
+class FedEM(MixtureRounds[FedEMState]):
     """Marfoq et al., NeurIPS 2021.
 
     The loss of model m is weighted by q(m), which is about 1/M at the start, so that it learns with a fraction 1/M of
@@ -34,76 +135,16 @@ class FedEM(Undescribed):
     for every method, and `--preset tuned` the one that suits it. Their weight decay and step schedule are left out.
     """
 
-    settings: Settings
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (FedEMState,)
     name: ClassVar[str] = "fedem"
 
     def init(self, federation: Federation, engine: Engine) -> FedEMState:
         """M models drawn apart, uniform weights."""
-        count = told_clusters(self.settings, self.name)
-        nobody = np.zeros(len(federation), dtype=np.bool_)
-        return FedEMState(engine.initial(count), np.full((len(federation), count), 1 / count), nobody, nobody)
-
-    def round(self, state: FedEMState, cohort: Cohort, engine: Engine) -> tuple[FedEMState, RoundMetrics]:
-        """E-step, π_i(m) ← (1/n_i) Σ_j q_ij(m), then every member trains every model on its share q."""
-        state = replace(state, round=state.round + 1)
-        metrics = RoundMetrics()
-        ids, count = list(cohort.ids), len(state.models)
-        with metrics.timed("clustering"):
-            evidence = self._evidence(state, cohort, engine)
-            q = [responsibilities(one, pi) for one, pi in zip(evidence, state.pi[ids], strict=True)]
-            state = _with_weights(state, ids, [one.mean(axis=0) for one in q])
-            state = self._after_estimation(state, cohort, q, metrics)
-        with metrics.timed("training"):
-            key = Key(self.settings.seed, state.round)
-            models = train_mixture(state.models, cohort, engine, self.settings.training, key, q, state.pi[ids])
-        took_part = state.took_part.copy()
-        took_part[ids] = True
-        state = replace(state, models=models, took_part=took_part)
-        metrics.send(cohort, up=count * models.model_bytes(), down=count * models.model_bytes())
-        passes = count * self.settings.training.epochs
-        metrics.count(cohort, models_down=count, models_up=count, forward=count, training=passes)
-        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
-        return state, metrics
-
-    def _evidence(self, state: FedEMState, cohort: Cohort, engine: Engine) -> list[Floats]:
-        """log P(y|x; θ_m) = −f(x, y; θ_m) of every training sample (samples × models), member by member."""
-        return [-losses.T.astype(np.float64) for losses in engine.losses(state.models, cohort, "train")]
-
-    def _after_estimation(
-        self, state: FedEMState, cohort: Cohort, q: Sequence[Floats], metrics: RoundMetrics
-    ) -> FedEMState:
-        """What else the server learns from the responsibilities: nothing."""
-        return state
-
-    def complete(self, state: FedEMState, clients: Cohort, engine: Engine) -> tuple[FedEMState, RoundMetrics]:
-        """A client that never took part finds its π_i under the models as they are."""
-        metrics = RoundMetrics()
-        newcomers = [client for client in clients if not state.placed[client]]
-        if newcomers:
-            with metrics.timed("clustering"):
-                evidence = self._evidence(state, clients.federation.cohort(newcomers), engine)
-                state = _with_weights(state, newcomers, [settled(one) for one in evidence])
-            count = len(state.models)
-            metrics.send(newcomers, down=count * state.models.model_bytes())
-            metrics.count(newcomers, models_down=count, forward=count)
-        return state, metrics
-
-    def known(self, state: FedEMState, clients: Cohort, engine: Engine) -> Predictor:
-        """Each client's own mixture Σ_m π_i(m) softmax(θ_m(x))."""
-        return Predictor(state.models, state.pi[list(clients.ids)])
-
-    def unseen(self, state: FedEMState, features: Sequence[Features], engine: Engine) -> Predictor:
-        """The mixture with the mean of π over the clients that took part."""
-        mean = state.pi[state.took_part].mean(axis=0) if state.took_part.any() else state.pi[0]
-        return Predictor.shared(state.models, mean, len(features))
-
-    def assignment(self, state: FedEMState) -> NDArray[np.int64]:
-        """The model of largest weight, −1 where a client has no weights yet."""
-        return np.where(state.placed, state.pi.argmax(axis=1), -1).astype(np.int64)
+        return self._begin(federation, engine)
 
 
-def _with_weights(state: FedEMState, clients: Sequence[int], weights: Sequence[Floats]) -> FedEMState:
+def _with_weights(state: S, clients: Sequence[int], weights: Sequence[Floats]) -> S:
     pi, placed = state.pi.copy(), state.placed.copy()
     pi[list(clients)] = weights
     placed[list(clients)] = True

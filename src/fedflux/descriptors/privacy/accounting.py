@@ -1,4 +1,4 @@
-"""What a release costs: noise and (ε, δ) accounting, both by OpenDP (extra `privacy`).
+"""S4, what a release costs: noise and (ε, δ) accounting, both by OpenDP (extra `privacy`).
 
 OpenDP draws from the operating system's generator, in exact arithmetic: its noise cannot be predicted from a run's
 seed, nor read back from the last digits of a float. So two equal private runs differ.
