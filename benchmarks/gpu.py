@@ -21,6 +21,7 @@ from fedflux.data.shifts.patterns import Pattern
 from fedflux.engine import Backend, Job, Key, Training, make_backend
 from fedflux.engine.batched import replay
 from fedflux.engine.batched.stacked import stacked_engine
+from fedflux.engine.modes import torch_settings
 from fedflux.models import build_model
 
 TRAINING = Training(epochs=1, batch_size=64, lr=0.005, momentum=0.9)
@@ -56,6 +57,11 @@ def speed(engine: Backend, held: Federation, clients: int) -> float:
 
 def measure(model: str, clients: int, precision: str, compiled: Sequence[bool], lanes: Sequence[int]) -> None:
     """One line of JSON a variant."""
+    with torch_settings("cuda", precision):
+        _measure(model, clients, precision, compiled, lanes)
+
+
+def _measure(model: str, clients: int, precision: str, compiled: Sequence[bool], lanes: Sequence[int]) -> None:
     held = federation(model, clients)
     loop = speed(make_backend("loop", model, held, 1, "cuda", precision), held, 2)
     print(dumps({"model": model, "clients": clients, "precision": precision, "loop": round(loop)}), flush=True)

@@ -7,6 +7,7 @@ import gc
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from weakref import ReferenceType, ref
@@ -19,7 +20,7 @@ from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_fe
 
 from fedflux.data import Federation
 from fedflux.descriptors.bounds import LatentRange
-from fedflux.engine import Key, LoopEngine, Predictor, Stack
+from fedflux.engine import Key, LoopEngine, Predictor, Stack, Training
 from fedflux.engine.batched import arena, inference, recording
 from fedflux.engine.batched.arena import Arena
 from fedflux.engine.batched.inference import BatchedEngine
@@ -215,9 +216,9 @@ def make(kind: str, share: float = 1.0) -> tuple[LoopEngine, BatchedEngine]:
     return LoopEngine(model, "cpu", "fp32-strict"), engine
 
 
-def train(engine: LoopEngine, federation: Federation, round: int = 1) -> Stack:
+def train(engine: LoopEngine, federation: Federation, round: int = 1, training: Training = TRAINING) -> Stack:
     cohort = federation.cohort(range(len(federation)))
-    return engine.train(engine.initial(), cohort, everyone(federation), TRAINING, Key(1, round))
+    return engine.train(engine.initial(), cohort, everyone(federation), training, Key(1, round))
 
 
 class Scarce:
@@ -681,14 +682,14 @@ needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CU
 
 
 @needs_gpu
-@pytest.mark.parametrize("model", ["lenet5", "resnet9"])
-def test_a_real_gpu_that_is_short_of_memory(model: str) -> None:
+@pytest.mark.parametrize(("model", "shape"), [("lenet5", (3, 64, 64)), ("resnet9", (3, 32, 32))])
+def test_a_real_gpu_that_is_short_of_memory(model: str, shape: tuple[int, int, int]) -> None:
     """Torch is allowed a little more than it holds, of which sizing knows nothing, so that steps fail for real."""
-    shape = SHAPES[model] if model == "lenet5" else (3, 32, 32)
-    federation = make_federation(shape, SIZES)
+    federation = make_federation(shape, tuple(20 * size for size in SIZES))
+    large = replace(TRAINING, batch_size=256)
     made = build_model(model, shape, 5, seed=1).double()
     whole = stacked_engine(deepcopy(made), "cuda", "fp32-strict")
-    expected = train(whole, federation)
+    expected = train(whole, federation, training=large)
     cost, chunk = max(whole._costs.values()), whole.chunk
     assert chunk is not None
     del whole
@@ -696,11 +697,10 @@ def test_a_real_gpu_that_is_short_of_memory(model: str) -> None:
     torch.cuda.empty_cache()
     engine = stacked_engine(deepcopy(made), "cuda", "fp32-strict")
     engine._arena.place(federation.cohort(range(7)), range(7), "train")
-    allowed = torch.cuda.memory_reserved() + 2.5 * cost + 2**26
+    allowed = torch.cuda.memory_reserved() + 2.8 * cost + 2**26
     torch.cuda.set_per_process_memory_fraction(allowed / torch.cuda.mem_get_info()[1])
     try:
-        trained = train(engine, federation)
-        again = train(engine, federation)
+        trained, again = (train(engine, federation, training=large) for _ in range(2))
     finally:
         torch.cuda.set_per_process_memory_fraction(1.0)
     assert engine.chunk is not None

@@ -1,5 +1,6 @@
 """Models against the sizes the paper and the authors' release give, and the door for models of one's own."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -122,6 +123,72 @@ def test_a_factory_of_ones_own(module) -> None:
     images = torch.rand(2, *SMALL)
     assert model.encode(images).shape == (2, 5)  # type: ignore[operator]
     assert model(images).shape == (2, 3)
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """The current folder, which is not on the path; modules that are imported from it are forgotten afterwards."""
+    monkeypatch.chdir(tmp_path)
+    before = set(sys.modules)
+    yield tmp_path
+    for name in set(sys.modules) - before:
+        if str(tmp_path) in str(getattr(sys.modules[name], "__file__", "")):
+            del sys.modules[name]
+
+
+LAZY = """
+from fedflux.models import MLP
+
+def make(image_shape, classes):
+    from {sibling} import Wide
+    return Wide(image_shape, classes)
+"""
+PACKAGE = """
+from fedflux.models import MLP
+
+class Late(MLP):
+    def forward(self, x):
+        from fedflux_lately.parts import double
+        return double(super().forward(x)) if self.training else super().forward(x)
+"""
+
+
+def test_the_path_is_as_it_was_after_a_model_is_made(folder: Path) -> None:
+    (folder / "fedflux_here.py").write_text(LAZY.format(sibling="fedflux_beside"))
+    (folder / "fedflux_beside.py").write_text("from fedflux.models import MLP as Wide\n")
+    before = list(sys.path)
+    for _ in range(2):
+        assert isinstance(build_model("fedflux_here:make", SMALL, 3, seed=0), MLP)
+        assert sys.path == before
+
+
+@pytest.mark.parametrize("source", ["1 / 0", "make = 5", "def make(shape, classes):\n raise KeyError"])
+def test_the_path_is_as_it_was_after_a_model_that_cannot_be_made(folder: Path, source: str) -> None:
+    (folder / "fedflux_wrong.py").write_text(source)
+    before = list(sys.path)
+    with pytest.raises(FedfluxError, match="fedflux_wrong"):
+        build_model("fedflux_wrong:make", SMALL, 3, seed=0)
+    assert sys.path == before
+
+
+def test_what_a_module_does_to_the_path_itself_is_its_own(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    (folder / "fedflux_adds.py").write_text(
+        "import sys\nfrom fedflux.models import MLP as make\nsys.path.insert(0, 'elsewhere')\n"
+    )
+    before = list(sys.path)
+    build_model("fedflux_adds:make", SMALL, 3, seed=0)
+    assert sys.path == ["elsewhere", *before]
+
+
+def test_a_package_finds_its_own_parts_later(folder: Path) -> None:
+    (folder / "fedflux_lately").mkdir()
+    (folder / "fedflux_lately" / "__init__.py").write_text(PACKAGE)
+    (folder / "fedflux_lately" / "parts.py").write_text("def double(x):\n return 2 * x\n")
+    model = build_model("fedflux_lately:Late", SMALL, 3, seed=0)
+    sys.modules.pop("fedflux_lately.parts", None)  # as if nothing had asked for it yet
+    images = torch.rand(2, *SMALL)
+    torch.testing.assert_close(model.train()(images), 2 * model.eval()(images))
 
 
 HEAD = "import torch\nfrom torch import nn\nfrom fedflux.models import MLP\n"

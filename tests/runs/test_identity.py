@@ -10,7 +10,15 @@ from tests.runs.test_config import OTHER
 from fedflux.algorithms import ALGORITHMS, READS, make_algorithm
 from fedflux.models import REVISIONS
 from fedflux.runs.config import RunConfig, make_config
-from fedflux.runs.identity import HOW_AND_WHERE, determines, folder_name, group, identity, label
+from fedflux.runs.identity import (
+    HOW_AND_WHERE,
+    deployed_identity,
+    determines,
+    folder_name,
+    group,
+    identity,
+    label,
+)
 from fedflux.runs.runner import build_federation
 
 
@@ -152,6 +160,12 @@ def test_data_and_revision_count(monkeypatch: pytest.MonkeyPatch) -> None:
     assert before != identity(config, "b")
     monkeypatch.setattr(type(make_algorithm("flux", config.settings())), "revision", 99)
     assert before != identity(config, "a")
+
+
+def test_a_run_over_nodes_is_none_of_those_here() -> None:
+    one, other = make_config({}), make_config({"lr": 0.2})
+    assert deployed_identity(one) == deployed_identity(replace(one, engine="flower", out="elsewhere"))
+    assert deployed_identity(one) not in (identity(one, "data"), deployed_identity(other))
 
 
 def test_folder_names_are_readable_and_stable() -> None:

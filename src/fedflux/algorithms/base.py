@@ -136,7 +136,6 @@ Averaging = Callable[[Stack, Stack, NDArray[np.int64], NDArray[np.float64]], Sta
 class Algorithm(Protocol[S]):
     """Explicit state in, explicit state out; no hidden attributes."""
 
-    settings: Settings
     revision: ClassVar[int]
     """Raised whenever a change alters the method's numbers."""
     states: ClassVar[tuple[type, ...]]
@@ -145,6 +144,10 @@ class Algorithm(Protocol[S]):
     """Which of the settings that not everyone reads it reads; the others cannot change its numbers."""
     own_rule: ClassVar[bool]
     """Whether clients train by a rule of the method's own; else by plain SGD."""
+
+    @property
+    def settings(self) -> Settings:
+        """What it was made with."""
 
     @classmethod
     def make(cls, settings: Settings) -> Self:

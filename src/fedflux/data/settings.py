@@ -6,15 +6,15 @@ from typing import Literal
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.levels import check_level
 from fedflux.data.shifts.patterns import MIXES, SHIFTS, shift_parts
-from fedflux.data.sources import SOURCES
-from fedflux.settings import Declared, above, at_least, between, known, passes, setting, share
+from fedflux.data.sources import SOURCES, find_source
+from fedflux.settings import Declared, above, at_least, between, passes, setting, share
 
 
 @dataclass(frozen=True)
 class DataSettings(Declared):
     """What clients hold."""
 
-    dataset: str = setting("digits", "{names}", panel="Data", names=SOURCES, check=known("dataset", SOURCES))
+    dataset: str = setting("digits", "{names}", panel="Data", names=SOURCES, check=passes(find_source))
     data_dir: str | None = setting(
         None,
         "folder of the dataset's files, or its parent (npz: the file)",

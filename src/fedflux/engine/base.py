@@ -107,8 +107,9 @@ class Query(Protocol):
 class Preparation(Protocol):
     """What a client computes before it trains, a registered operation: its rule's extras, of which only sums leave."""
 
-    split: Split
-    """Whose losses under every model that was sent it needs."""
+    @property
+    def split(self) -> Split:
+        """Whose losses under every model that was sent it needs."""
 
     def prepare(
         self, held: Holding, losses: NDArray[np.float32], extras: Extras

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedflux.engine.stack import Parameters
+from fedflux.operations import operation
 
 Extras = Mapping[str, Tensor]
 """What a method sends to one client beside the model: anchors, sample weights, mixing coefficients."""
@@ -105,6 +106,7 @@ class Sgd:
         return {name: tensor * factor for name, tensor in gradients.items()}
 
 
+@operation("sgd")
 @dataclass(frozen=True)
 class LossRule:
     """The default rule: descend the mean cross-entropy; momentum starts anew at each epoch."""

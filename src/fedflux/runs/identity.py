@@ -3,6 +3,7 @@
 from dataclasses import asdict
 from hashlib import sha256
 from json import dumps
+from re import sub
 from typing import Any
 
 from fedflux.algorithms import READS, make_algorithm
@@ -11,7 +12,7 @@ from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import shift_parts
 from fedflux.models import REVISIONS
 from fedflux.runs.config import SETTINGS, RunConfig
-from fedflux.runs.presets import preset, tuned_rate
+from fedflux.runs.presets import OWN_DATA, PRESETS, preset, tuned_rate
 from fedflux.settings import dashed
 
 HOW_AND_WHERE = frozenset(name for name, one in SETTINGS.items() if not one.counts)
@@ -102,10 +103,15 @@ def identity(config: RunConfig, checksum: str) -> str:
     return _digest([determines(config), checksum, revision(config), *of_model, *of_method])
 
 
+def deployed_identity(config: RunConfig) -> str:
+    """The same for a run over nodes, whose data nobody here knows; no run here has it."""
+    return identity(config, "nodes")
+
+
 def folder_name(config: RunConfig, checksum: str) -> str:
     """A readable folder that runs of different identities never share."""
-    place = f"{config.dataset}-{config.shift.replace('+', '-')}{config.level}"
-    return f"{place}-{config.algorithm.replace(':', '-')}-s{config.seed}-{identity(config, checksum)[:8]}"
+    readable = f"{config.dataset}-{config.shift}{config.level}-{config.algorithm}-s{config.seed}"
+    return f"{sub('[+:]', '-', readable)}-{identity(config, checksum)[:8]}"
 
 
 def label(config: RunConfig) -> str:
@@ -119,15 +125,16 @@ def label(config: RunConfig) -> str:
 def group(config: RunConfig, checksum: str) -> str:
     """In words, the settings that runs must share to be comparable: all but the grid and the algorithms' own."""
     counts, usual = determines(config), preset(config.dataset)
-    own = {*GRID, *_CHOSEN, "preset", "dataset", "clients", *(["lr"] if _is_tuned(config) else [])}
-    shared = {key: value for key, value in counts.items() if key not in own}
+    apart = {*GRID, *_CHOSEN, "preset", "dataset", "clients", *(["lr"] if _is_tuned(config) else [])}
+    shared = {key: value for key, value in counts.items() if key not in apart}
     shared |= {"preset": "tuned"} if _is_tuned(config) else {}
     differing = [
         f"{dashed(key)} {value}"
         for key, value in shared.items()
         if value != usual[key] and not (key == "model" and usual[key] == "auto")
     ]
-    data = config.dataset if config.dataset not in ("npz", "folder") else f"{config.dataset} {checksum[:6]}"
+    own = PRESETS.get(config.dataset, OWN_DATA) is OWN_DATA
+    data = f"{config.dataset} {checksum[:6]}" if own else config.dataset
     return ", ".join([data, f"{config.clients} clients", *differing])
 
 

@@ -1,8 +1,8 @@
 """APFL: beside the global model every client trains a personal one, and answers with a mixture of the two."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -10,16 +10,22 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, validated
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import aggregate, count_round, sizes_of, validated
 from fedflux.data import Cohort, Features, Federation
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key, Predictor, Stack, Trained
 from fedflux.engine.rules import Batch, Extras, Operations, Sgd
 from fedflux.engine.stack import Parameters
+from fedflux.operations import operation
 
+PERSONAL = "personal"
+"""The slot in which a client keeps v_i."""
 PULL = 0.02
 """How strongly the authors' code, which mixes outputs, pulls α towards zero."""
 
 
+@operation("apfl-mixing")
 @dataclass(frozen=True)
 class Mixing:
     """One batch: w descends f(w), v descends f(v̄) with v̄ = α v + (1 − α) w, and the round's first batch moves α.
@@ -106,17 +112,22 @@ def _sum(terms: Iterable[Tensor]) -> Tensor:
 
 @dataclass(frozen=True, eq=False)
 class ApflState:
-    """The global model w, every client's own model v_i and weight α_i, and who has taken part so far."""
+    """The global model w, the model that everyone begins from, every client's α_i, and who has taken part so far.
+
+    A client's own model v_i stays with it.
+    """
 
     model: Stack
-    personal: Stack
-    alpha: NDArray[np.float64]
-    took_part: NDArray[np.bool_]
+    initial: Stack
+    alpha: Annotated[NDArray[np.float64], PerClient(0)]
+    """Of those that have taken part."""
+    took_part: Annotated[NDArray[np.bool_], PerClient(False)]
     round: int = 0
 
 
+@algorithm("apfl")
 @dataclass(frozen=True)
-class Apfl(Undescribed):
+class Apfl(Method):
     """Deng, Kamani and Mahdavi, 2020; α_i begins at 0.5 and is adapted once a round, as in the paper's experiments.
 
     `output_mixing` trains as the authors' code does, which mixes logits instead of parameters; clients then answer with
@@ -128,42 +139,50 @@ class Apfl(Undescribed):
     adaptive: bool = True
     output_mixing: bool = False
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (ApflState,)
+    own_rule: ClassVar[bool] = True
 
     def init(self, federation: Federation, engine: Engine) -> ApflState:
         """The same model for everyone and everything."""
         clients = len(federation)
         nobody = np.zeros(clients, dtype=np.bool_)
-        return ApflState(engine.initial(), engine.initial().take([0] * clients), np.full(clients, self.alpha), nobody)
+        return ApflState(engine.initial(), engine.initial(), np.full(clients, self.alpha), nobody)
 
     def round(self, state: ApflState, cohort: Cohort, engine: Engine) -> tuple[ApflState, RoundMetrics]:
-        """Every member trains w, v_i and α_i; the server averages w, and v_i and α_i stay where they are."""
+        """Every member trains w, v_i and α_i; the server averages w and is told α_i, and v_i stays where it is."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training, ids, count = self.settings.training, list(cohort.ids), len(cohort)
+        training, ids = self.settings.training, list(cohort.ids)
         with metrics.timed("training"):
-            start = Stack.together([state.model, state.personal.take(ids), _filled(state.model, state.alpha[ids])])
-            jobs = [Job(client, (0, 1 + k, 1 + count + k)) for k, client in enumerate(cohort)]
+            alpha = np.where(state.took_part, state.alpha, self.alpha)
+            start = Stack.together([state.model, state.initial, _filled(state.model, alpha[ids])])
+            own = (None, PERSONAL, None)
+            jobs = [Job(client, (0, 1, 2 + k), own, keep=own) for k, client in enumerate(cohort)]
             rule = Mixing(training.optimiser, self.adaptive, self.output_mixing)
             trained = engine.train(start, cohort, jobs, training, Key(self.settings.seed, state.round), rule)
-            w, v, alphas = (trained.take(range(part, 3 * count, 3)) for part in range(3))
-            model = aggregate(state.model, w, np.zeros(count, dtype=np.int64), cohort.sizes("train"))
-        alpha, took_part = state.alpha.copy(), state.took_part.copy()
-        alpha[ids], took_part[ids] = _held(alphas), True
-        state = replace(state, model=model, personal=state.personal.put(ids, v), alpha=alpha, took_part=took_part)
-        metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=2 * training.epochs)
+            if trained.jobs:
+                state = self._learn(state, trained, sizes_of(trained, cohort))
+        count_round(metrics, cohort, trained, state.model.model_bytes(), 2 * training.epochs)
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
+    def _learn(self, state: ApflState, trained: Trained, sizes: NDArray[np.float64]) -> ApflState:
+        """w from everybody's w, and the new α_i; of each job both were sent back."""
+        ids, count = list(trained.clients), len(trained.jobs)
+        w, mixing = (trained.models.take(range(part, 2 * count, 2)) for part in range(2))
+        average = self.settings.average or aggregate
+        model = average(state.model, w, np.zeros(count, dtype=np.int64), sizes)
+        alpha, took_part = state.alpha.copy(), state.took_part.copy()
+        alpha[ids], took_part[ids] = _held(mixing), True
+        return replace(state, model=model, alpha=alpha, took_part=took_part)
+
     def known(self, state: ApflState, clients: Cohort, engine: Engine) -> Predictor:
         """v̄_i = α_i v_i + (1 − α_i) w; a client that never took part has no v_i and answers with w."""
-        ids, count = list(clients.ids), len(clients)
+        ids = list(clients.ids)
         alpha = np.where(state.took_part[ids], state.alpha[ids], 0.0)
-        both = Stack.together([state.personal.take(ids), state.model])
-        weights = np.concatenate([np.diag(alpha), (1 - alpha)[:, None]], axis=1)
-        if self.output_mixing:
-            return Predictor(both, weights)
-        return Predictor.single(both.average(weights), np.arange(count))
+        weights = np.stack([1 - alpha, alpha], axis=1)
+        return Predictor(state.model, weights, slots=(PERSONAL,), blended=not self.output_mixing)
 
     def unseen(self, state: ApflState, features: Sequence[Features], engine: Engine) -> Predictor:
         """w for everyone."""
@@ -171,7 +190,11 @@ class Apfl(Undescribed):
 
     def assignment(self, state: ApflState) -> NDArray[np.int64]:
         """Everyone has a model of its own."""
-        return np.arange(len(state.personal))
+        return np.arange(len(state.alpha))
+
+    def models(self, state: ApflState) -> Mapping[str, Stack]:
+        """w; personal models stay with their clients."""
+        return {"models": state.model}
 
 
 def _filled(like: Stack, values: NDArray[np.float64]) -> Stack:

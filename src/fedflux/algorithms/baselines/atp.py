@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import sqrt
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -11,12 +11,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy, log_softmax
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
 from fedflux.algorithms.baselines.fedavg import FedAvg, FedAvgState
+from fedflux.algorithms.registry import algorithm
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
+from fedflux.operations import operation
 
 Rates = Mapping[str, Tensor]
 """α[l]: a scalar for every tensor, or a tensor of its shape that holds the scalar everywhere."""
@@ -45,6 +47,7 @@ def adapted(params: Parameters, rates: Rates, h: Parameters) -> Parameters:
     }
 
 
+@operation("batch-adaptation")
 @dataclass(frozen=True, eq=False)
 class BatchAdaptation:
     """Each batch is answered by the model adapted to it alone (the paper's ATP-batch)."""
@@ -57,6 +60,7 @@ class BatchAdaptation:
         return adapted(params, self.rates, directions(operations, params, x))
 
 
+@operation("adaptation-rates")
 @dataclass(frozen=True)
 class RateRule:
     """α[l] ← α[l] + η_α ⟨g[l], h[l]⟩ / √numel(l), g the gradient of the labelled loss at w′; w itself stays.
@@ -98,13 +102,14 @@ class AtpState:
     """The global model w, the number of clients, and the rates: a row of scalars, one for every tensor of w."""
 
     model: Stack
-    clients: int
+    clients: Annotated[int, PerClient()]
     rates: Stack
     round: int = 0
 
 
+@algorithm("atp")
 @dataclass(frozen=True)
-class Atp(Undescribed):
+class Atp(Method):
     """Bao et al., NeurIPS 2023, in batch mode.
 
     All R rounds are FedAvg's, as for the other methods. The members of the last one then learn the rates in
@@ -116,6 +121,7 @@ class Atp(Undescribed):
     rate_rounds: int = 50
     rate_lr: float = 0.1
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (AtpState,)
 
     def init(self, federation: Federation, engine: Engine) -> AtpState:
         """The initial model, and no adaptation yet."""
@@ -142,17 +148,21 @@ class Atp(Undescribed):
             return state
         training = replace(self.settings.training, epochs=1, split="validation", evaluating=True)
         jobs = [Job(client, (0, 1)) for client in holders]
-        rates = state.rates
+        rates, sent, answers = state.rates, state.rates.model_bytes(), 0
+        metrics.send(holders, down=state.model.model_bytes())
         for exchange in range(1, self.rate_rounds + 1):
             start = Stack.together([state.model, _filled(state.model, rates)])
             key = Key(self.settings.seed, self.settings.rounds + exchange)
             trained = engine.train(start, holders, jobs, training, key, RateRule(self.rate_lr))
-            mean = trained.take(range(1, len(trained), 2)).average(np.ones((1, len(holders))))
-            rates = Stack({name: mean.tensors[name].flatten(1)[:, 0] for name in rates.tensors})
-        sent = self.rate_rounds * rates.model_bytes()
-        metrics.send(holders, up=sent, down=state.model.model_bytes() + sent)
+            metrics.send(holders, down=sent)
+            metrics.send(trained.clients, up=sent)
+            count = len(trained.jobs)
+            if count:
+                mean = trained.models.take(range(1, 2 * count, 2)).average(np.ones((1, count)))
+                rates = Stack({name: mean.tensors[name].flatten(1)[:, 0] for name in rates.tensors})
+            answers += count
         share = float((holders.sizes("validation") / holders.sizes("train")).mean())
-        metrics.count(holders, models_down=1, training=2 * self.rate_rounds * share)
+        metrics.count(holders, models_down=1, training=2 * (answers / len(holders)) * share)
         return replace(state, rates=rates)
 
     def known(self, state: AtpState, clients: Cohort, engine: Engine) -> None:
@@ -167,6 +177,10 @@ class Atp(Undescribed):
     def assignment(self, state: AtpState) -> NDArray[np.int64]:
         """One cluster."""
         return np.zeros(state.clients, dtype=np.int64)
+
+    def models(self, state: AtpState) -> Mapping[str, Stack]:
+        """w, which is adapted anew to every batch."""
+        return {"models": state.model}
 
 
 def _filled(model: Stack, rates: Stack) -> Stack:

@@ -60,11 +60,16 @@ class MixtureRounds(Method, Generic[S]):
         """What clients compute before they train."""
         return Responsibilities(self._evidence(state))
 
+    def _bytes_besides(self, state: S) -> int:
+        """What travels each way beside the models."""
+        return 0
+
     def round(self, state: S, cohort: Cohort, engine: Engine) -> tuple[S, RoundMetrics]:
         """E-step, π_i(m) ← (1/n_i) Σ_j q_ij(m), then every member trains every model on its share q."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training, count, size = self.settings.training, len(state.models), state.models.model_bytes()
+        training, count = self.settings.training, len(state.models)
+        sent = count * state.models.model_bytes() + self._bytes_besides(state)
         with metrics.timed("training"):
             jobs = [Job(client, (m,)) for client in cohort for m in range(count)]
             pi = state.weights
@@ -74,8 +79,8 @@ class MixtureRounds(Method, Generic[S]):
         members = cohort.only(trained.clients)
         if trained.jobs:
             state = self._learn(state, members, trained)
-        metrics.send(cohort, down=count * size)
-        metrics.send(members, up=count * size)
+        metrics.send(cohort, down=sent)
+        metrics.send(members, up=sent)
         metrics.count(cohort, models_down=count)
         metrics.count(members, models_up=count, forward=count, training=count * training.epochs)
         metrics.missed(state.round, trained.missing)

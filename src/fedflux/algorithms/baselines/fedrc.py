@@ -5,7 +5,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.baselines.fedem import FedEMState, MixtureRounds
 from fedflux.algorithms.registry import algorithm
 from fedflux.algorithms.shared.mixture import Evidence, Floats, Responsibilities
@@ -60,10 +59,6 @@ class FedRC(MixtureRounds[FedRCState]):
         state = replace(state, marginals=sums / sums.sum(axis=1, keepdims=True))
         return super()._learn(state, members, trained)
 
-    def round(self, state: FedRCState, cohort: Cohort, engine: Engine) -> tuple[FedRCState, RoundMetrics]:
-        """As FedEM; the table of marginals goes down and sums come up besides."""
-        after, metrics = super().round(state, cohort, engine)
-        table = state.marginals.size * FLOAT_BYTES
-        metrics.send(cohort, down=table)
-        metrics.send([client for client, sent in metrics.up.items() if sent], up=table)
-        return after, metrics
+    def _bytes_besides(self, state: FedRCState) -> int:
+        """The table of marginals down, sums up."""
+        return state.marginals.size * FLOAT_BYTES

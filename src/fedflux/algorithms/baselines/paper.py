@@ -1,110 +1,98 @@
-"""`--preset flux-paper`: what the paper's comparison ran under the baselines' names, where it is not what they define.
+"""`--preset paper-baselines`: what the paper's comparison ran under the baselines' names, where it is not theirs.
 
-Read off the public code that the paper's harness builds on; see docs/baselines.md. Not reproduced: the test phase for
-IFCA, CFL and FedDrift, which averages models' accuracies instead of their answers, and CFL's child that starts anew.
+Read off the public code that the paper's experiments build on; see docs/baselines.md. Not reproduced: the test phase
+for IFCA, CFL and FedDrift, which averages models' accuracies, not answers, and CFL's child that starts anew.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedflux.algorithms.base import Algorithm, RoundMetrics, Settings, Undescribed, validated
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
 from fedflux.algorithms.baselines.cfl import Cfl
 from fedflux.algorithms.baselines.fedavg import FedAvg, FedAvgState
 from fedflux.algorithms.baselines.feddrift import FedDrift
-from fedflux.algorithms.baselines.fedem import FedEM, FedEMState
-from fedflux.algorithms.baselines.fedrc import FedRC, FedRCState
-from fedflux.algorithms.baselines.ifca import Ifca, IfcaState
-from fedflux.algorithms.baselines.local import Local, LocalState
-from fedflux.algorithms.shared.mixture import Floats
-from fedflux.data import Cohort, Features, Federation
+from fedflux.algorithms.baselines.fedem import FedEM
+from fedflux.algorithms.baselines.fedrc import FedRC
+from fedflux.algorithms.baselines.ifca import Ifca
+from fedflux.algorithms.baselines.local import PERSONAL, Local, LocalState
+from fedflux.algorithms.registry import PAPER_BASELINES
+from fedflux.algorithms.shared.averaging import count_round, validated
+from fedflux.data import Cohort, Features, Federation, Split
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.engine.rules import Batch, Extras, Operations, Sgd
 from fedflux.engine.stack import Parameters
+from fedflux.operations import operation
 
 MODELS = 10
-"""How many models the harness holds for IFCA and FedDrift, whatever the number of clusters."""
+"""How many models the paper's code holds for IFCA and FedDrift, whatever the number of clusters."""
 
 
 class IfcaByAccuracy(Ifca):
     """Ten models; a client takes the one that is most *accurate* on its training data."""
 
-    def _choose(self, state: IfcaState, clients: Cohort, engine: Engine) -> NDArray[np.int64]:
-        rows = [
-            engine.evaluate(Predictor.single(state.models, np.full(len(clients), m)), clients, "train")
-            for m in range(len(state.models))
-        ]
-        return np.asarray(np.stack(rows).argmax(axis=0))
-
-
-def _of_other_samples(state: FedEMState, cohort: Cohort, engine: Engine) -> list[Floats]:
-    """Evidence of the *validation* samples, repeated until there is one for every training sample.
-
-    A sample's weight is then that of an unrelated one; a client without validation samples has no evidence.
-    """
-    found = []
-    for client, losses in zip(cohort, engine.losses(state.models, cohort, "validation"), strict=True):
-        count = cohort.federation.size(client, "train")
-        held = -losses.T.astype(np.float64) if losses.shape[1] else np.zeros((1, len(state.models)))
-        found.append(np.tile(held, (-(-count // len(held)), 1))[:count])
-    return found
+    def _choose(self, models: Stack, clients: Cohort, engine: Engine) -> dict[int, int]:
+        each = [Predictor.single(models, np.full(len(clients), m)) for m in range(len(models))]
+        scores = engine.evaluate(each, clients, "train")
+        best = zip(clients, scores.values.argmax(axis=0).tolist(), strict=True)
+        return {client: m for client, m in best if client not in scores.missing}
 
 
 class FedEMMisaligned(FedEM):
-    """Responsibilities of other samples than those they weigh."""
+    """Responsibilities of other samples, those of the validation part, than those they weigh."""
 
-    def _evidence(self, state: FedEMState, cohort: Cohort, engine: Engine) -> list[Floats]:
-        return _of_other_samples(state, cohort, engine)
+    split_of_losses: ClassVar[Split] = "validation"
 
 
 class FedRCMisaligned(FedRC):
     """The same, with the label term of the training sample beside the loss of the other one."""
 
-    def _evidence(self, state: FedEMState, cohort: Cohort, engine: Engine) -> list[Floats]:
-        assert isinstance(state, FedRCState)
-        return self._without_marginals(state, cohort, _of_other_samples(state, cohort, engine))
+    split_of_losses: ClassVar[Split] = "validation"
 
 
 @dataclass(frozen=True, eq=False)
 class PairState:
-    """A global and a personal run side by side."""
+    """A global model, and who trained another one alone: that stays with the client."""
 
     model: Stack
-    personal: Stack
+    initial: Stack
+    took_part: Annotated[NDArray[np.bool_], PerClient(False)]
     round: int = 0
 
 
 @dataclass(frozen=True)
-class FedAvgLocalEnsemble(Undescribed):
+class FedAvgLocalEnsemble(Method):
     """Under the name of APFL: the mean of the probabilities of FedAvg's model and of one that is trained alone."""
 
     settings: Settings
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (PairState,)
 
     def init(self, federation: Federation, engine: Engine) -> PairState:
         """The same initial model for all."""
-        return PairState(engine.initial(), engine.initial().take([0] * len(federation)))
+        return PairState(engine.initial(), engine.initial(), np.zeros(len(federation), dtype=np.bool_))
 
     def round(self, state: PairState, cohort: Cohort, engine: Engine) -> tuple[PairState, RoundMetrics]:
         """A round of FedAvg and one of local training."""
-        whole = FedAvgState(state.model, len(state.personal), state.round)
+        whole = FedAvgState(state.model, len(state.took_part), state.round)
         after, metrics = FedAvg(self.settings).round(whole, cohort, engine)
-        alone, more = Local(self.settings).round(LocalState(state.personal, state.round), cohort, engine)
+        own = LocalState(state.initial, state.took_part, state.round)
+        alone, more = Local(self.settings).round(own, cohort, engine)
         metrics.add(more)
-        state = PairState(after.model, alone.models, after.round)
+        state = PairState(after.model, state.initial, alone.took_part, after.round)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
     def known(self, state: PairState, clients: Cohort, engine: Engine) -> Predictor:
-        """Half and half."""
-        ids, count = list(clients.ids), len(clients)
-        weights = np.concatenate([0.5 * np.eye(count), np.full((count, 1), 0.5)], axis=1)
-        return Predictor(Stack.together([state.personal.take(ids), state.model]), weights)
+        """Half and half; who never trained alone has the initial model for that."""
+        has_one = state.took_part[list(clients.ids)]
+        weights = 0.5 * np.stack([~has_one, np.ones(len(clients)), has_one], axis=1)
+        return Predictor(Stack.together([state.initial, state.model]), weights, slots=(PERSONAL,))
 
     def unseen(self, state: PairState, features: Sequence[Features], engine: Engine) -> Predictor:
         """The global model."""
@@ -112,9 +100,14 @@ class FedAvgLocalEnsemble(Undescribed):
 
     def assignment(self, state: PairState) -> NDArray[np.int64]:
         """Everyone has a model of its own."""
-        return np.arange(len(state.personal))
+        return np.arange(len(state.took_part))
+
+    def models(self, state: PairState) -> Mapping[str, Stack]:
+        """The global one; personal models stay with their clients."""
+        return {"models": state.model}
 
 
+@operation("pulled-to-mean")
 @dataclass(frozen=True)
 class Pulled:
     """Descend f(w_i) + (μ/2)‖w_i − w̄‖² without momentum; w̄ is the second parameter set and stays."""
@@ -147,20 +140,38 @@ class Pulled:
         return ({**own, **operations.add(trained, slopes, -self.optimiser.lr)}, mean), memory
 
 
+@dataclass(frozen=True, eq=False)
+class TowardsMeanState:
+    """The initial model and, behind it, those of clients that took part: all are sent, since the mean needs them."""
+
+    models: Stack
+    row: Annotated[NDArray[np.int64], PerClient(0)]
+    """Which of them is each client's."""
+    round: int = 0
+
+
 @dataclass(frozen=True)
-class LocalTowardsMean(Local):
+class LocalTowardsMean(Method):
     """Under the name of pFedMe: everyone trains a model of its own, pulled towards the mean of all models."""
 
+    settings: Settings
     pull: float = 1.0
+    revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (TowardsMeanState,)
+    own_rule: ClassVar[bool] = True
 
-    def round(self, state: LocalState, cohort: Cohort, engine: Engine) -> tuple[LocalState, RoundMetrics]:
+    def init(self, federation: Federation, engine: Engine) -> TowardsMeanState:
+        """The same initial model for everyone."""
+        return TowardsMeanState(engine.initial(), np.zeros(len(federation), dtype=np.int64))
+
+    def round(self, state: TowardsMeanState, cohort: Cohort, engine: Engine) -> tuple[TowardsMeanState, RoundMetrics]:
         """Local training with the pull; members send their models, from which the mean of the next round is made."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training, everyone = self.settings.training, len(state.models)
+        training, everyone = self.settings.training, len(state.row)
         with metrics.timed("training"):
-            mean = state.models.average(np.ones((1, everyone)))
-            jobs = [Job(client, (client, everyone)) for client in cohort]
+            mean = state.models.take(state.row).average(np.ones((1, everyone)))
+            jobs = [Job(client, (int(state.row[client]), len(state.models))) for client in cohort]
             trained = engine.train(
                 Stack.together([state.models, mean]),
                 cohort,
@@ -169,19 +180,47 @@ class LocalTowardsMean(Local):
                 Key(self.settings.seed, state.round),
                 Pulled(training.optimiser, self.pull),
             )
-            state = replace(state, models=state.models.put(cohort.ids, trained.take(range(0, len(trained), 2))))
-        metrics.send(cohort, up=mean.model_bytes(), down=mean.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=training.epochs)
+            own = trained.models.take(range(0, 2 * len(trained.jobs), 2))
+            state = _with_models(state, np.array(trained.clients, dtype=np.int64), own)
+        count_round(metrics, cohort, trained, mean.model_bytes(), training.epochs)
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
+    def known(self, state: TowardsMeanState, clients: Cohort, engine: Engine) -> Predictor:
+        """Each client's own model; the initial one for a client that never took part."""
+        return Predictor.single(state.models, state.row[list(clients.ids)])
 
-HARNESS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
-    "ifca": lambda settings: IfcaByAccuracy(replace(settings, clusters=MODELS)),
-    "cfl": lambda settings: Cfl(settings, scale="greatest", gamma_max=0.1),
-    "feddrift": lambda settings: FedDrift(settings, max_models=MODELS),
-    "fedem": FedEMMisaligned,
-    "fedrc": FedRCMisaligned,
-    "apfl": FedAvgLocalEnsemble,
-    "pfedme": LocalTowardsMean,
-}
+    def unseen(self, state: TowardsMeanState, features: Sequence[Features], engine: Engine) -> None:
+        """A client without labels cannot train, so it has no model."""
+        return None
+
+    def assignment(self, state: TowardsMeanState) -> NDArray[np.int64]:
+        """Everyone is a cluster of one."""
+        return np.arange(len(state.row))
+
+    def models(self, state: TowardsMeanState) -> Mapping[str, Stack]:
+        """Every client's."""
+        return {"models": state.models.take(state.row)}
+
+
+def _with_models(state: TowardsMeanState, clients: NDArray[np.int64], own: Stack) -> TowardsMeanState:
+    """The state with these clients' new models; first ones go behind those that are there."""
+    first = clients[state.row[clients] == 0]
+    row = state.row.copy()
+    row[first] = len(state.models) + np.arange(len(first))
+    models = Stack.together([state.models, own.take(np.flatnonzero(np.isin(clients, first)))])
+    return replace(state, models=models.put(row[clients], own), row=row)
+
+
+PAPER_BASELINES.update(
+    {
+        "ifca": lambda settings: IfcaByAccuracy(replace(settings, clusters=MODELS)),
+        "cfl": lambda settings: Cfl(settings, scale="greatest", gamma_max=0.1),
+        "feddrift": lambda settings: FedDrift(settings, max_models=MODELS),
+        "fedem": FedEMMisaligned,
+        "fedrc": FedRCMisaligned,
+        "apfl": FedAvgLocalEnsemble,
+        "pfedme": LocalTowardsMean,
+    }
+)

@@ -1,21 +1,28 @@
 """pFedMe: the global model descends the Moreau envelopes of the clients' losses, whose minimisers are personal."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from fedflux.algorithms.base import RoundMetrics, Settings, Undescribed, aggregate, validated
+from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.registry import algorithm
+from fedflux.algorithms.shared.averaging import averaged, count_round, validated
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
 from fedflux.engine.rules import Batch, Extras, Operations, Sgd
 from fedflux.engine.stack import Parameters
+from fedflux.operations import operation
+
+PERSONAL = "personal"
+"""The slot in which a client keeps θ_i."""
 
 
+@operation("moreau-envelope")
 @dataclass(frozen=True)
 class Envelope:
     """One batch D: θ ≈ argmin f(θ; D) + (λ/2)‖θ − w_i‖² by a few steps from the last θ, then w_i ← w_i − η λ (w_i − θ).
@@ -61,16 +68,16 @@ class Envelope:
 
 @dataclass(frozen=True, eq=False)
 class PFedMeState:
-    """The global model w, every client's personal model θ_i, and who has one."""
+    """The global model w, and who has a personal model θ_i: that stays with the client."""
 
     model: Stack
-    personal: Stack
-    took_part: NDArray[np.bool_]
+    took_part: Annotated[NDArray[np.bool_], PerClient(False)]
     round: int = 0
 
 
+@algorithm("pfedme")
 @dataclass(frozen=True)
-class PFedMe(Undescribed):
+class PFedMe(Method):
     """Dinh, Tran and Nguyen, NeurIPS 2020, with batches drawn by epochs as in the shared protocol.
 
     λ = 15, five inner steps, decay 0.001 and β = 1 are the authors', η is the protocol's learning rate. The authors'
@@ -87,38 +94,36 @@ class PFedMe(Undescribed):
     beta: float = 1.0
     """The server's step: w ← (1 − β) w + β Σ_i n_i w_i / Σ_i n_i."""
     revision: ClassVar[int] = 1
+    states: ClassVar[tuple[type, ...]] = (PFedMeState,)
+    own_rule: ClassVar[bool] = True
 
     def init(self, federation: Federation, engine: Engine) -> PFedMeState:
         """The same model for everyone and everything."""
-        clients = len(federation)
-        nobody = np.zeros(clients, dtype=np.bool_)
-        return PFedMeState(engine.initial(), engine.initial().take([0] * clients), nobody)
+        return PFedMeState(engine.initial(), np.zeros(len(federation), dtype=np.bool_))
 
     def round(self, state: PFedMeState, cohort: Cohort, engine: Engine) -> tuple[PFedMeState, RoundMetrics]:
         """Every member starts w_i and θ_i from w; the server averages w_i and the member keeps θ_i."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training, ids, count = self.settings.training, list(cohort.ids), len(cohort)
+        training = self.settings.training
         with metrics.timed("training"):
             rule = Envelope(training.optimiser, self.strength, self.steps, self.personal_lr, self.decay)
-            jobs = [Job(client, (0, 0)) for client in cohort]
+            jobs = [Job(client, (0, 0), keep=(None, PERSONAL)) for client in cohort]
             trained = engine.train(state.model, cohort, jobs, training, Key(self.settings.seed, state.round), rule)
-            w, theta = (trained.take(range(part, 2 * count, 2)) for part in range(2))
-            mean = aggregate(state.model, w, np.zeros(count, dtype=np.int64), cohort.sizes("train"))
-            model = Stack.together([state.model, mean]).average(np.array([[1 - self.beta, self.beta]]))
-        took_part = state.took_part.copy()
-        took_part[ids] = True
-        state = replace(state, model=model, personal=state.personal.put(ids, theta), took_part=took_part)
-        metrics.send(cohort, up=model.model_bytes(), down=model.model_bytes())
-        metrics.count(cohort, models_down=1, models_up=1, training=self.steps * training.epochs)
+            if trained.jobs:
+                mean = averaged(self.settings, state.model, trained, cohort)
+                model = Stack.together([state.model, mean]).average(np.array([[1 - self.beta, self.beta]]))
+                took_part = state.took_part.copy()
+                took_part[list(trained.clients)] = True
+                state = replace(state, model=model, took_part=took_part)
+        count_round(metrics, cohort, trained, state.model.model_bytes(), self.steps * training.epochs)
+        metrics.missed(state.round, trained.missing)
         metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
         return state, metrics
 
     def known(self, state: PFedMeState, clients: Cohort, engine: Engine) -> Predictor:
         """θ_i, and w for a client that never took part."""
-        ids, count = list(clients.ids), len(clients)
-        both = Stack.together([state.personal.take(ids), state.model])
-        return Predictor.single(both, np.where(state.took_part[ids], np.arange(count), count))
+        return Predictor.kept(state.model, PERSONAL, state.took_part[list(clients.ids)])
 
     def unseen(self, state: PFedMeState, features: Sequence[Features], engine: Engine) -> None:
         """A client without labels has no loss to personalise by."""
@@ -126,4 +131,8 @@ class PFedMe(Undescribed):
 
     def assignment(self, state: PFedMeState) -> NDArray[np.int64]:
         """Everyone has a model of its own."""
-        return np.arange(len(state.personal))
+        return np.arange(len(state.took_part))
+
+    def models(self, state: PFedMeState) -> Mapping[str, Stack]:
+        """w; personal models stay with their clients."""
+        return {"models": state.model}

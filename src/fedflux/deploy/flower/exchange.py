@@ -3,132 +3,148 @@
 A model that a node holds already is named, not sent; a node that has lost it (it was restarted) says so and is sent it.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedflux.deploy.flower.records import ABOUT, ASK, MODEL, digest, model_arrays, pack, record_bytes
-from fedflux.deploy.flower.roster import Node, Roster
-from fedflux.engine.stack import Stack
+from fedflux.deploy.flower.records import ABOUT, digest, model_arrays, pack, record_bytes
+from fedflux.deploy.flower.requests import message_type, to_records, version
+from fedflux.engine.stack import Parameters, Stack
+
+POLL = 0.1
+"""Seconds between looks for answers; longer where answers take long."""
 
 
-@dataclass
-class Traffic:
-    """Bytes of one round, by kind of question."""
+class FaultError(Exception):
+    """What is wrong with an answer, in words."""
 
-    down: dict[str, int] = field(default_factory=dict)
-    up: dict[str, int] = field(default_factory=dict)
+
+@dataclass(frozen=True, eq=False)
+class Model:
+    """A model that may be sent; its digest and its record are made once, for everyone."""
+
+    params: Parameters
+
+    @cached_property
+    def name(self) -> str:
+        """Its digest."""
+        return digest(model_arrays(self.params))
+
+    @cached_property
+    def record(self) -> Any:
+        """As it travels."""
+        return pack(model_arrays(self.params))
+
+    @staticmethod
+    def all(stack: Stack | None) -> list["Model"]:
+        """Every row of a stack."""
+        return [] if stack is None else [Model(stack.row(row)) for row in range(len(stack))]
+
+
+@dataclass(frozen=True, eq=False)
+class Question:
+    """A request, and the models that it needs; `spared` ones are sent only if the node asks for them."""
+
+    request: Any
+    models: Mapping[str, Model] = field(default_factory=dict)
+    spared: frozenset[str] = frozenset()
 
 
 @dataclass
 class Exchange:
-    """Sends through a Grid and keeps count."""
+    """Sends through a Grid and keeps count, by round: bytes down, bytes up, exchanges."""
 
     grid: Any
-    roster: Roster
     timeout: float
-    traffic: dict[int, Traffic] = field(default_factory=dict)
     round: int = 0
-    _offered: dict[str, Any] = field(default_factory=dict)
-    _holds: dict[int, str] = field(default_factory=dict)
+    traffic: dict[int, list[int]] = field(default_factory=dict)
+    _holds: dict[int, set[str]] = field(default_factory=dict)
+    """By node, the models that it has been sent and has not said to have lost."""
 
-    def begin(self, round: int) -> None:
-        """A new round: earlier models are no longer offered."""
-        self.round = round
-        self._offered.clear()
+    def ask(self, questions: Mapping[int, Question]) -> tuple[dict[int, Any], dict[int, str]]:
+        """By node id, the content of replies, and why there is none."""
+        failed: dict[int, str] = {}
+        replies = self._round_trip(questions, failed)
+        lost = {id: _lost(content) & questions[id].models.keys() for id, content in replies.items()}
+        again = {id: replace(questions[id], spared=questions[id].spared - lost[id]) for id in lost if lost[id]}
+        for id in again:
+            self._holds[id] -= lost[id]
+            del replies[id]
+        return {**replies, **self._round_trip(again, failed)}, failed
 
-    def offer(self, models: Stack) -> list[str]:
-        """The digests of models, ready to be asked under."""
-        names = []
-        for row in range(len(models)):
-            arrays = model_arrays(models.row(row))
-            name = digest(arrays)
-            if name not in self._offered:
-                self._offered[name] = pack(arrays)
-            names.append(name)
-        return names
-
-    def message(
-        self,
-        node_id: int,
-        kind: str,
-        ask: Mapping[str, Any] | None = None,
-        model: str | None = None,
-        records: Mapping[str, Any] | None = None,
-    ) -> Any:
-        """One question; `model` is the digest of an offered model."""
-        told = {**(ask or {}), "round": self.round, **({"model": model} if model else {})}
-        content = {ASK: ConfigRecord(told), **(records or {})}
-        if model and self._holds.get(node_id) != model:
-            content[MODEL] = self._offered[model]
-        return Message(RecordDict(content), dst_node_id=node_id, message_type=kind, group_id=str(self.round))
-
-    def send(self, messages: Iterable[Any]) -> list[Any]:
-        """The replies that carry content, by node; failures are told of and forgotten."""
-        asked = list(messages)
-        if not asked:
-            return []
-        replies = self._round_trip(asked)
-        lost = [message for message in asked if _missing(replies.get(message.metadata.dst_node_id))]
-        if lost:
-            again = [self._in_full(message) for message in lost]
-            for message in again:
-                replies.pop(message.metadata.dst_node_id)
-            replies |= self._round_trip(again)
-        return [replies[node_id] for node_id in sorted(replies)]
-
-    def ask(self, messages: Iterable[Any]) -> list[tuple[Node, Any]]:
-        """Replies with the node that each is from, in client order."""
-        replies = self.send(messages)
-        found = [(self.roster.nodes[reply.metadata.src_node_id], reply.content) for reply in replies]
-        return sorted(found, key=lambda pair: pair[0].client)
-
-    def _in_full(self, message: Any) -> Any:
-        """The same question with the model in it."""
-        ask = dict(message.content[ASK])
-        node_id, model = message.metadata.dst_node_id, str(ask.pop("model"))
-        self._holds.pop(node_id, None)
-        others = {name: record for name, record in message.content.items() if name not in (ASK, MODEL)}
-        return self.message(node_id, message.metadata.message_type, ask, model, others)
-
-    def _round_trip(self, asked: Sequence[Any]) -> dict[int, Any]:
-        count = self.traffic.setdefault(self.round, Traffic())
-        for message in asked:
-            kind = message.metadata.message_type
-            count.down[kind] = count.down.get(kind, 0) + record_bytes(message.content)
-        replies = list(self.grid.send_and_receive(asked, timeout=self.timeout))
-        # an error that Flower makes up for a dead node does not name it: the question does
-        of_question = {message.metadata.message_id: message for message in asked}
+    def _round_trip(self, questions: Mapping[int, Question], failed: dict[int, str]) -> dict[int, Any]:
+        if not questions:
+            return {}
+        count = self.traffic.setdefault(self.round, [0, 0, 0])
+        asked = [self._message(id, question) for id, question in questions.items()]
+        count[0] += sum(record_bytes(message.content) for message in asked)
+        count[2] += 1
+        answers = self._send(asked)
         found: dict[int, Any] = {}
-        for reply in replies:
-            question = of_question.get(reply.metadata.reply_to_message_id)
-            if question is None:
-                continue
-            node_id, kind = question.metadata.dst_node_id, question.metadata.message_type
-            if reply.has_error():
-                self._failed(node_id, kind, reply.error.reason)
-                continue
-            count.up[kind] = count.up.get(kind, 0) + record_bytes(reply.content)
-            found[node_id] = reply
-            if "model" in question.content[ASK]:
-                self._holds[node_id] = str(question.content[ASK]["model"])
-        answered = {reply.metadata.reply_to_message_id for reply in replies}
         for message in asked:
-            if message.metadata.message_id not in answered:
-                self._failed(message.metadata.dst_node_id, message.metadata.message_type, "no answer in time")
+            # an error that Flower makes up for a dead node does not name it: the question does
+            id, reply = message.metadata.dst_node_id, answers.get(message.metadata.message_id)
+            if reply is None or reply.has_error():
+                self._holds.pop(id, None)
+                failed[id] = "no answer in time" if reply is None else _in_words(reply.error.reason)
+                continue
+            count[1] += record_bytes(reply.content)
+            found[id] = reply.content
+            self._holds.setdefault(id, set()).update(questions[id].models.keys() - questions[id].spared)
         return found
 
-    def _failed(self, node_id: int, kind: str, reason: str | None) -> None:
-        self._holds.pop(node_id, None)
-        who = self.roster.nodes.get(node_id)
-        words = (reason or "no reason given").strip().splitlines()
-        self.roster.tell(f"{who or f'node {node_id}'} failed in {kind}: {words[-1] if words else 'no reason given'}")
+    def _message(self, id: int, question: Question) -> Any:
+        absent = question.models.keys() - self._holds.get(id, set()) - question.spared
+        content = {**to_records(question.request), **{name: question.models[name].record for name in sorted(absent)}}
+        kind = message_type(question.request)
+        return Message(RecordDict(content), dst_node_id=id, message_type=kind, group_id=str(self.round))
+
+    def _send(self, asked: list[Any]) -> dict[str, Any]:
+        """The replies that come in time, by the message that each answers."""
+        waiting = {id for id in self.grid.push_messages(asked) if id}
+        found: dict[str, Any] = {}
+        begin = time.monotonic()
+        while waiting:
+            for reply in self.grid.pull_messages(waiting):
+                found[reply.metadata.reply_to_message_id] = reply
+            waiting -= found.keys()
+            spent = time.monotonic() - begin
+            if not waiting or spent > self.timeout:
+                break
+            time.sleep(min(POLL + spent / 50, 1.0))
+        return found
 
 
-def _missing(reply: Any) -> bool:
-    """Whether a node says that it does not hold the model it was asked under."""
-    if reply is None or ABOUT not in reply.content:
-        return False
-    return bool(reply.content[ABOUT].get("missing", False))
+def check(content: Any, question: Question, read: Callable[[Any], Any]) -> Any:
+    """What an answer says; whatever is wrong with it is told as a fault."""
+    try:
+        told = about(content).get("base")
+        wanted = version(to_records(question.request))
+        if told != wanted:
+            raise FaultError(f"its answer is for version {str(told)[:8]}, not {wanted[:8]}")
+        return read(content)
+    except FaultError:
+        raise
+    except Exception as error:  # what a stranger sends may fail in any way
+        raise FaultError(f"its answer cannot be read: {type(error).__name__}") from error
+
+
+def about(content: Any) -> dict[str, Any]:
+    """What a reply says beside its arrays."""
+    found = content.get(ABOUT)
+    return dict(found) if isinstance(found, ConfigRecord) else {}
+
+
+def _lost(content: Any) -> set[str]:
+    """The models that a node says it would need."""
+    found = about(content).get("missing")
+    return {str(name) for name in found} if isinstance(found, list) else set()
+
+
+def _in_words(reason: str | None) -> str:
+    lines = (reason or "").strip().splitlines()
+    return lines[-1] if lines else "no reason given"

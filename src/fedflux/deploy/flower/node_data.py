@@ -8,7 +8,7 @@ from typing import Any, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.data import Cohort, Federation
+from fedflux.data import Federation
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
@@ -57,9 +57,12 @@ class NodeData:
         """The same data under the node's number, where the data do not bring one."""
         return replace(self, client=number) if self.client == UNNUMBERED else self
 
-    def cohort(self, round: int = 0) -> Cohort:
-        """The node alone, under its own number."""
-        return Cohort(self.federation, (self.client,), round)
+    def only(self, splits: Sequence[str]) -> "NodeData":
+        """The same data with these parts alone: what a run may not use is as if the node did not hold it."""
+        hidden = tuple(part for part in ("train", "validation", "test") if part not in splits)
+        if not hidden:
+            return self
+        return replace(self, federation=replace(self.federation, rows=_Without(self.federation.rows, hidden)))
 
 
 def _none_of(part: Pair) -> Pair:
@@ -99,6 +102,20 @@ class _Alone(Sequence[Any]):
 
     def __iter__(self) -> Iterator[Any]:
         yield self._value
+
+
+class _Without(Sequence[ClientRows]):
+    """Clients' rows with some parts empty."""
+
+    def __init__(self, rows: Sequence[ClientRows], hidden: tuple[str, ...]) -> None:
+        self._rows = rows
+        self._hidden = hidden
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __getitem__(self, index: Any) -> Any:
+        return replace(self._rows[index], **{part: np.arange(0) for part in self._hidden})
 
 
 def load_node_data(name: str, node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> NodeData:

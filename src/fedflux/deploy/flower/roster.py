@@ -1,11 +1,36 @@
-"""Who takes part: which node is which client, who has labels, and who was refused and why."""
+"""Who takes part: which node is which client, what each says it holds, and who was refused and why."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from fedflux.deploy.flower.checks import count_fault
+import numpy as np
+
+from fedflux.data import Federation, Split
+from fedflux.data.dataset import Dataset, Examples
+from fedflux.data.shifts.allocation import ClientRows
+from fedflux.data.shifts.patterns import Pattern
+
+UNNUMBERED = -1
+"""The number of a client that the server numbers."""
+MOST = 1_000_000
+"""Clients are numbered below this."""
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What all nodes must hold alike."""
+
+    image_shape: tuple[int, int, int]
+    classes: int
+    pixels: tuple[float, float]
+    copies: int
+    """How often each training example is held."""
+
+    def __str__(self) -> str:
+        return f"images {self.image_shape} of {self.classes} classes, pixels {self.pixels}, {self.copies} copies"
 
 
 @dataclass(frozen=True)
@@ -15,83 +40,110 @@ class Node:
     id: int
     """Flower's number: tied to the node's key in a deployment, drawn anew for every simulation."""
     client: int
-    """Who it is for the method: `partition-id` of its configuration, else its id. Random draws come from this."""
+    """Who it is for the method: random draws come from this."""
     labelled: bool
-    examples: int
-    """Training examples, or images without labels."""
-    image_shape: tuple[int, ...]
-    classes: int
+    stored: tuple[int, int, int]
+    """Examples of each split, without copies."""
+    kind: Kind
+    keeps: bool
+    """Whether it wants a model at the end."""
 
     def __str__(self) -> str:
         return f"client {self.client} (node {self.id})"
 
     @staticmethod
-    def read(id: int, told: Mapping[str, Any]) -> "Node":
-        """From the answer to `query.hello`; whatever does not fit raises."""
-        shape = tuple(int(side) for side in told["image-shape"])
-        labelled, examples, classes = told["labels"], told["examples"], told["classes"]
-        if not isinstance(labelled, bool) or len(shape) != 3 or min(shape) < 1 or int(classes) < 1:
-            raise ValueError("labels, image shape or classes make no sense")
-        return Node(id, int(told["client"]), labelled, examples, shape, int(classes))
+    def read(id: int, client: int, told: Mapping[str, Any], most: int) -> "Node":
+        """From the answer to hello; whatever does not fit raises."""
+        shape, pixels, stored = tuple(told["image-shape"]), tuple(told["pixels"]), tuple(told["stored"])
+        counts = (*shape, *stored, told["classes"], told["copies"])
+        if not all(type(one) is int for one in counts) or len(shape) != 3 or len(stored) != 3 or len(pixels) != 2:
+            raise ValueError("image shape, classes or counts make no sense")
+        if min(*shape, told["classes"], told["copies"]) < 1 or min(stored) < 0 or not 0 <= client < MOST:
+            raise ValueError("image shape, classes, counts or number make no sense")
+        if type(told["labels"]) is not bool or type(told["keeps"]) is not bool:
+            raise ValueError("labels and keeps are true or false")
+        examples = stored[0] * told["copies"] if told["labels"] else stored[2]
+        if not 0 < examples <= most:
+            raise ValueError(f"it counts {examples:,} examples: 1 to {most:,} are right")
+        kind = Kind(shape, told["classes"], (float(pixels[0]), float(pixels[1])), told["copies"])
+        return Node(id, client, told["labels"], stored, kind, told["keeps"])
 
 
 @dataclass
 class Roster:
     """Nodes met so far, and clients that may no longer take part."""
 
-    limit: int
+    most: int
     """The most examples a node may claim."""
-    tell: Callable[[str], None]
     nodes: dict[int, Node] = field(default_factory=dict)
+    """By client."""
+    numbers: dict[int, int] = field(default_factory=dict)
+    """By node id, the numbers of clients that brought none."""
     refused: dict[int, str] = field(default_factory=dict)
     """By client, the reason."""
-    kind: tuple[tuple[int, ...], int] | None = None
-    """Image shape and number of classes of the federation."""
-    _turned_away: set[int] = field(default_factory=set)
+    kind: Kind | None = None
+    turned_away: dict[int, str] = field(default_factory=dict)
+    """By node id, why a node was not even let in."""
 
     def unknown(self, ids: Iterable[int]) -> list[int]:
         """Nodes that have not introduced themselves yet."""
-        return sorted(id for id in ids if id not in self.nodes and id not in self._turned_away)
+        met = {node.id for node in self.nodes.values()} | self.turned_away.keys()
+        return sorted(id for id in ids if id not in met)
 
-    def admit(self, introductions: Mapping[int, Mapping[str, Any]]) -> None:
-        """Note what nodes say of themselves, or refuse them. What most of the first ones hold is what all must hold."""
-        strangers = [node for node in map(self._read, introductions, introductions.values()) if node is not None]
-        labelled = [node for node in strangers if node.labelled] or strangers
-        if self.kind is None and labelled:
-            self.kind = Counter((node.image_shape, node.classes) for node in labelled).most_common(1)[0][0]
+    def admit(self, introductions: Mapping[int, Mapping[str, Any]]) -> list[str]:
+        """Note what nodes say of themselves, or turn them away; what most of the first ones hold is what all must
+        hold. A line for each that was not let in.
+        """
+        strangers: list[Node] = []
+        for id in sorted(introductions):
+            told = introductions[id]
+            try:
+                strangers.append(Node.read(id, self._number(id, told["client"]), told, self.most))
+            except (KeyError, TypeError, ValueError) as error:
+                self.turned_away[id] = f"it does not introduce itself properly ({error})"
+        first = [node for node in strangers if node.labelled] or strangers
+        if self.kind is None and first:
+            self.kind = Counter(node.kind for node in first).most_common(1)[0][0]
         for node in strangers:
-            fault = self.refused.get(node.client) or count_fault(node.examples, None, self.limit) or self._clash(node)
+            fault = self._fault(node)
             if fault is None:
-                self.nodes[node.id] = node
+                self.nodes[node.client] = node
             else:
-                self._turned_away.add(node.id)
-                self.tell(f"refused {node}: {fault}")
+                self.turned_away[node.id] = fault
+        return [f"refused node {id}: {self.turned_away[id]}" for id in introductions if id in self.turned_away]
 
-    def _read(self, id: int, told: Mapping[str, Any]) -> Node | None:
-        try:
-            return Node.read(id, told)
-        except (KeyError, TypeError, ValueError) as error:
-            self._turned_away.add(id)
-            self.tell(f"refused node {id}: it does not introduce itself properly ({error})")
-            return None
+    def _number(self, id: int, client: Any) -> int:
+        """The number that a node brings, or the next one that is free; the node id keeps it."""
+        if type(client) is not int:
+            raise TypeError("its number is no whole number")
+        if client == UNNUMBERED and id not in self.numbers:
+            taken = {*self.nodes, *self.numbers.values(), *self.refused}
+            self.numbers[id] = next(number for number in range(MOST) if number not in taken)
+        return self.numbers[id] if client == UNNUMBERED else client
 
-    def _clash(self, node: Node) -> str | None:
-        """Two nodes cannot be one client, and all must hold the same kind of data."""
-        for other in self.nodes.values():
-            if other.client == node.client:
-                return f"node {other.id} is client {node.client} already"
-        if self.kind is not None and self.kind != (node.image_shape, node.classes):
-            shape, classes = self.kind
-            return f"images {node.image_shape} of {node.classes} classes, where the others hold {shape} of {classes}"
-        return None
+    def _fault(self, node: Node) -> str | None:
+        """A refused client stays out; two nodes cannot be one client, and all must hold the same kind of data."""
+        other = self.nodes.get(node.client)
+        if node.client in self.refused:
+            return f"client {node.client} was refused: {self.refused[node.client]}"
+        if other is not None:
+            return f"node {other.id} is client {node.client} already"
+        return None if node.kind == self.kind else f"{node.kind}, where the others hold {self.kind}"
 
-    def refuse(self, node: Node, reason: str) -> None:
-        """Leave a node out from now on; what it sent is not used."""
-        self.refused[node.client] = reason
-        self.tell(f"refused {node}: {reason}")
+    def present(self, ids: Iterable[int], labelled: bool) -> tuple[int, ...]:
+        """Clients that are there and may take part."""
+        there = set(ids)
+        nodes = (node for node in self.nodes.values() if node.id in there and node.client not in self.refused)
+        return tuple(sorted(node.client for node in nodes if node.labelled == labelled))
 
-    def present(self, ids: Iterable[int], labelled: bool) -> list[Node]:
-        """Nodes that are there and may take part, in client order."""
-        there = [self.nodes[id] for id in ids if id in self.nodes]
-        chosen = (node for node in there if node.labelled == labelled and node.client not in self.refused)
-        return sorted(chosen, key=lambda node: node.client)
+    def federation(self, seed: int, announced: int) -> Federation:
+        """What was declared, as methods see it: sizes and kind of data, and no example."""
+        kind = self.kind
+        assert kind is not None  # somebody is there
+        blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
+        dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)
+        stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(max(self.nodes) + 1)]
+        rows = tuple(ClientRows(*(np.arange(count) for count in counts)) for counts in stored)
+        patterns = (Pattern(),) * len(rows)
+        channels = kind.image_shape[0]
+        return Federation(dataset, rows, patterns, seed, channels, duplicate=kind.copies, announced=announced)

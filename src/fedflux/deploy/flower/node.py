@@ -1,0 +1,280 @@
+"""What a node does with its data when it is asked: the core's engine on the one client that lives here.
+
+What it may be asked is the node's own decision: its configuration says so, not the run's.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from json import loads
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedflux.data import Cohort
+from fedflux.deploy.flower.memory import InContext, Ledger, Memory, OnDisk, put_slot, slot_rounds, trim_models
+from fedflux.deploy.flower.node_data import UNNUMBERED, NodeData, load_node_data
+from fedflux.deploy.flower.records import ARRAYS, ASK, digest, model_arrays, parameters, unpack
+from fedflux.deploy.flower.requests import (
+    Ask,
+    Asked,
+    CopySlot,
+    Evaluate,
+    HandOut,
+    Hello,
+    Mixture,
+    Sent,
+    Train,
+    from_records,
+)
+from fedflux.engine import Kept, LoopEngine, Predictor, Recipe, SimulatedEngine, Stack, pick_device
+from fedflux.errors import FedfluxError
+from fedflux.operations import Arrays
+
+WITHOUT_LABELS = "unlabelled-descriptor"
+"""What a node without labels answers about its images."""
+
+
+class MissingModelsError(Exception):
+    """Models that a question names are neither in the message nor held here."""
+
+
+@dataclass(frozen=True, eq=False)
+class Answer:
+    """What goes back: arrays, what is told of a preparation, and plain values."""
+
+    arrays: Arrays | None = None
+    told: Arrays | None = None
+    about: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class LocalNode:
+    """One node's configuration, data and memory."""
+
+    config: Mapping[str, Any]
+    algorithm: str
+    data: NodeData
+    memory: Memory
+
+    @staticmethod
+    def of(context: Any) -> "LocalNode":
+        """From Flower's context; data are loaded once a process."""
+        config, run = context.node_config, context.run_config
+        name = str(config.get("data") or run.get("data") or "fedflux.deploy.flower.simulated:data")
+        data = _data(name, tuple(sorted(config.items())), tuple(sorted(run.items())))
+        folder = config.get("state-dir")
+        memory = OnDisk(Path(str(folder))) if folder else InContext(context.state)
+        return LocalNode(config, str(run.get("algorithm") or "flux"), data, memory)
+
+    def answer(self, content: Any) -> Answer:
+        """The answer to a question, as far as this node's configuration allows it."""
+        for name in content:
+            if name not in (ASK, ARRAYS):
+                self._hold(name, unpack(content[name]))
+        request = from_records(content)
+        self._allow(request)
+        answers: dict[type, Any] = {
+            Hello: self.introduce,
+            Train: self.train,
+            Evaluate: self.evaluate,
+            Ask: self.ask,
+            CopySlot: self.copy_slot,
+            HandOut: self.hand_out,
+        }
+        found: Answer = answers[type(request)](request)
+        return found
+
+    @property
+    def labelled(self) -> bool:
+        """Whether this node's labels may be used; `labels=false` in its configuration says no."""
+        return bool(self.config.get("labels", True))
+
+    def _allow(self, request: Any) -> None:
+        """Refuse what the node's configuration does not allow."""
+        inside = [getattr(request, name, None) for name in ("rule", "preparation", "query")]
+        inside += [mixture.adaptation for mixture in getattr(request, "mixtures", ())]
+        names = [one.name for one in inside if one is not None]
+        names += ["train"] if isinstance(request, Train) else ["evaluate"] if isinstance(request, Evaluate) else []
+        allowed = [name.strip() for name in str(self.config.get("allow", "")).split(",") if name.strip()]
+        for name in names:
+            if allowed and name not in allowed:
+                raise FedfluxError(f"this node does not allow '{name}': it allows {', '.join(allowed)}")
+        images = isinstance(request, Ask) and request.query.name == WITHOUT_LABELS and request.features is not None
+        if not (self.labelled or images or isinstance(request, Hello | HandOut)):
+            raise FedfluxError(f"this node has no labels: it answers {WITHOUT_LABELS}, not {', '.join(names)}")
+
+    def introduce(self, hello: Hello) -> Answer:
+        """Who this node is and what it holds; models of rounds that will be done again are forgotten."""
+        for _, round, entry in slot_rounds(self.memory, hello.run):
+            if round >= hello.round:
+                self.memory.drop("slots", entry)
+        federation, client = self.data.federation, self.data.client
+        stored = [federation.stored(max(client, 0), split) for split in ("train", "validation", "test")]
+        return Answer(
+            about={
+                "client": client,
+                "labels": self.labelled,
+                "stored": stored if self.labelled else [0, 0, stored[2]],
+                "copies": federation.copies("train"),
+                "image-shape": list(federation.image_shape),
+                "classes": federation.classes,
+                "pixels": [float(one) for one in federation.dataset.pixels],
+                "keeps": bool(self.config.get("model-dir")),
+            }
+        )
+
+    def train(self, request: Train) -> Answer:
+        """Local training, from models that were sent or are this node's own."""
+        asked, cohort = request.asked, self._cohort(request.asked)
+        engine, held = self._engine(asked, {slot for job in request.jobs for slot in (*job.own, *job.keep) if slot})
+        begins = [pair for job in request.jobs for pair in zip(job.models, job.own or (None,) * len(job.models))]
+        needed = {request.models[row] for row, slot in begins if slot not in held or request.preparation}
+        start = self._stack(request.models, set(request.models) if request.preparation else needed, engine)
+        rule, preparation = self._open(request.rule), self._open(request.preparation)
+        extras = {asked.client: request.extras}
+        trained = engine.train(start, cohort, request.jobs, request.training, request.key, rule, extras, preparation)
+        kept = engine.kept().models
+        for slot in sorted({slot for job in request.jobs for slot in job.keep if slot} & kept.keys()):
+            put_slot(self.memory, asked.run, slot, request.key.round, model_arrays(kept[slot].row(0)))
+        rows = [model_arrays(trained.models.row(row)) for row in range(len(trained.models))]
+        arrays = {f"{row}/{name}": array for row, one in enumerate(rows) for name, array in one.items()}
+        examples = cohort.federation.size(asked.client, request.training.split)
+        return Answer(arrays, trained.told.get(asked.client), {"examples": examples})
+
+    def evaluate(self, request: Evaluate) -> Answer:
+        """The accuracy of every mixture, NaN where the part is empty."""
+        engine, predictors = self._predictors(request.asked, request.models, request.mixtures)
+        return Answer({"accuracy": engine.evaluate(predictors, self._cohort(request.asked), request.split).values[:, 0]})
+
+    def ask(self, request: Ask) -> Answer:
+        """A query's answer; a private one is charged first, and given again where it was given before."""
+        query, asked, most = self._open(request.query), request.asked, self.config.get("max-epsilon")
+        privacy = getattr(query, "privacy", None)
+        if privacy is None:
+            if most is not None:
+                raise FedfluxError(f"this node has a max-epsilon: it answers '{request.query.name}' only with noise")
+            return self._asked(request, query)
+        operation = digest(request.query.arrays, f"{request.query.name} {request.query.outline} {request.features}")
+        key = digest({}, f"{asked.run} {asked.round} {operation} {' '.join(request.models)}")
+        released = self.memory.get("releases", key)
+        if released is not None:
+            return Answer(released)
+        if isinstance(self.memory, OnDisk):
+            splits = frozenset(str(one.split) for one in query.passes())
+            Ledger(self.memory.folder, None if most is None else float(most)).charge(asked.run, privacy, key, splits)
+        elif most is not None:
+            raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
+        answer = self._asked(request, query)
+        self.memory.put("releases", key, answer.arrays or {})
+        return answer
+
+    def _asked(self, request: Ask, query: Any) -> Answer:
+        engine, _ = self._engine(request.asked)
+        models = self._stack(request.models, set(request.models), engine) if request.models else None
+        cohort = self._cohort(request.asked)
+        answers = engine.ask(query, cohort if request.features is None else cohort.features(request.features), models)
+        if not len(answers):
+            raise FedfluxError(next(iter(answers.missing.values()), "it has nothing to tell"))
+        return Answer(answers.arrays[0])
+
+    def copy_slot(self, request: CopySlot) -> Answer:
+        """Keep the model of one slot in another, too."""
+        for _, round, entry in slot_rounds(self.memory, request.asked.run, request.source)[-1:]:
+            put_slot(self.memory, request.asked.run, request.target, round, self.memory.get("slots", entry) or {})
+        return Answer()
+
+    def hand_out(self, request: HandOut) -> Answer:
+        """Save what this node answers with for whoever uses it on this machine, in its `model-dir`."""
+        from safetensors.torch import save
+
+        from fedflux.files import write_json, written_whole
+
+        engine, (predictor,) = self._predictors(request.asked, request.models, (request.mixture,))
+        kept = engine.kept().models
+        stack, weights = Stack.together([predictor.stack, *(kept[slot] for slot in predictor.slots)]), predictor.weights
+        stack, weights = (stack.average(weights), np.ones((1, 1))) if predictor.blended else (stack, weights)
+        adaptation = request.mixture.adaptation
+        folder = Path(str(self.config["model-dir"]))
+        folder.mkdir(parents=True, exist_ok=True)
+        chosen = np.flatnonzero(weights[0]).tolist()
+        files = ["model.safetensors"] if len(chosen) == 1 else [f"model-{k}.safetensors" for k in range(len(chosen))]
+        held = {name: stack.row(row) for name, row in zip(files, chosen, strict=True)}
+        held |= {} if adaptation is None else {f"{adaptation.name}.safetensors": parameters(adaptation.arrays)}
+        for name, tensors in held.items():
+            with written_whole(folder / name) as handle:
+                handle.write(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
+        shares = dict(zip(files, weights[0][chosen].tolist(), strict=True))
+        adapted = None if adaptation is None else {adaptation.name: loads(adaptation.outline)}
+        told = {"client": request.asked.client, "weights": shares, "adaptation": adapted}
+        write_json(folder / "model.json", {**loads(request.placed), **told})
+        return Answer()
+
+    def _predictors(
+        self, asked: Asked, models: Sequence[str], mixtures: Sequence[Mixture]
+    ) -> tuple[SimulatedEngine, list[Predictor]]:
+        """What this client's rows of predictors are here; a stack has a model, even if nobody answers with it."""
+        engine, _ = self._engine(asked, {slot for mixture in mixtures for slot in mixture.slots})
+        stack, blank = self._stack(models, set(models), engine), [] if models else [0.0]
+        rows = [(mixture, np.array([[*blank, *mixture.weights]])) for mixture in mixtures]
+        return engine, [
+            Predictor(stack, weights, self._open(one.adaptation), slots=one.slots, blended=one.blended)
+            for one, weights in rows
+        ]
+
+    def _cohort(self, asked: Asked) -> Cohort:
+        if self.data.client not in (UNNUMBERED, asked.client):
+            raise FedfluxError(f"this node is client {self.data.client}, not {asked.client}")
+        return asked.cohort(self.data.federation)
+
+    def _open(self, sent: Sent | None) -> Any:
+        """An operation of the run's method; what registers it is imported only now."""
+        if sent is None:
+            return None
+        from fedflux.algorithms.registry import find_algorithm
+
+        find_algorithm(self.algorithm)
+        return sent.open()
+
+    def _engine(self, asked: Asked, slots: set[str] | frozenset[str] = frozenset()) -> tuple[SimulatedEngine, set[str]]:
+        """The core's engine with these slots of the client in it, and which of them there are."""
+        federation, device = self.data.federation, str(self.config.get("device", "cpu"))
+        backend = _backend(asked.model, federation.image_shape, federation.classes, federation.dataset.pixels, device)
+        engine = SimulatedEngine(backend)
+        newest = {slot: slot_rounds(self.memory, asked.run, slot)[-1:] for slot in slots}
+        held = {slot: parameters(self.memory.get("slots", made[0][2]) or {}) for slot, made in newest.items() if made}
+        clients = {slot: np.array([asked.client]) for slot in held}
+        engine.restore(Kept(clients, {slot: Stack.join([params]) for slot, params in held.items()}))
+        return engine, set(held)
+
+    def _hold(self, name: str, arrays: Arrays) -> None:
+        if digest(arrays) != name:
+            raise FedfluxError("a model in the message is not the one that it names")
+        self.memory.put("models", name, arrays)
+
+    def _stack(self, models: Sequence[str], needed: set[str], engine: SimulatedEngine) -> Stack:
+        """The models of a question, in order; those that are not needed may be missing, and any will do for them."""
+        found = {name: self.memory.get("models", name) for name in models}
+        missing = [name for name in found if found[name] is None and name in needed]
+        if missing:
+            raise MissingModelsError(*missing)
+        initial = engine.initial()
+        trim_models(self.memory, len(found), initial.model_bytes())
+        rows = [initial.row(0) if (held := found[name]) is None else parameters(held) for name in models]
+        return Stack.join(rows) if rows else initial
+
+
+@lru_cache(maxsize=64)
+def _data(name: str, node: tuple[tuple[str, Any], ...], run: tuple[tuple[str, Any], ...]) -> NodeData:
+    config = dict(node)
+    data = load_node_data(name, config, dict(run)).numbered(int(config.get("partition-id", UNNUMBERED)))
+    return data.only([split.strip() for split in str(config.get("splits", "train, validation, test")).split(",")])
+
+
+@lru_cache(maxsize=8)
+def _backend(
+    model: str, shape: tuple[int, int, int], classes: int, pixels: tuple[float, float], device: str
+) -> LoopEngine:
+    """The reference engine; its initial weights are never used, the server's are."""
+    return LoopEngine(Recipe(model, shape, classes, 0).build(), pick_device(device), "fp32", pixels)
