@@ -282,6 +282,7 @@ OTHER: dict[str, Any] = {
     "until": "clustered",
     "out": "-odd folder",
     "store": "some where.sqlite",
+    "samples": "none",
     "track": "tensorboard",
     "resume": True,
 }

@@ -48,8 +48,8 @@ def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
     assert folder_name(one, "data") != folder_name(two, "data")
 
 
-def test_how_and_where_is_what_it_was() -> None:
-    assert sorted(HOW_AND_WHERE) == ["data_dir", "device", "engine", "out", "resume", "store", "track"]
+def test_how_and_where_is_what_changes_no_number() -> None:
+    assert sorted(HOW_AND_WHERE) == ["data_dir", "device", "engine", "out", "resume", "samples", "store", "track"]
 
 
 @pytest.mark.parametrize("key", sorted(HOW_AND_WHERE))

@@ -87,6 +87,7 @@ VERSION_0_1: dict[str, Any] = {
     "until": None,
     "out": None,
     "store": None,
+    "samples": "keep",
     "track": None,
     "resume": False,
 }

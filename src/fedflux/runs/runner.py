@@ -17,7 +17,7 @@ from fedflux.algorithms import find_algorithm, make_algorithm
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
-from fedflux.engine import Engine, Work, make_engine, place_of
+from fedflux.engine import Engine, SimulatedEngine, Work, make_engine, place_of
 from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import RunConfig
@@ -191,7 +191,7 @@ def _true_clusters(federation: Federation) -> int | None:
     return None if federation.truth is None else len(np.unique(federation.truth))
 
 
-def engine_for(config: RunConfig, view: Federation) -> Engine:
+def engine_for(config: RunConfig, view: Federation) -> SimulatedEngine:
     """The engine of a run, `auto` picking by how much there is to do."""
     some = range(min(len(view), 20))
     work = Work(

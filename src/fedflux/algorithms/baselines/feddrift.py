@@ -144,7 +144,7 @@ class FedDrift(Method):
         A member without a first step has no accuracy to drop from; with a model a client at first it gets a copy too.
         The rows of the new models come back with the state.
         """
-        members = np.array(cohort.ids)
+        members = np.array(cohort.ids, dtype=np.int64)
         best = candidates[accuracies.argmax(axis=0)]
         now = accuracies.max(axis=0)
         staying = state.release[members] > state.round

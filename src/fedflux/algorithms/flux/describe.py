@@ -88,6 +88,14 @@ def describe_all(
         refused |= out
 
 
+def fit_extractor(
+    reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings
+) -> Extractor | None:
+    """S1 and S2 alone: bounds from everyone that answers, then the projector that everyone derives from them."""
+    bounds = _ask_bounds(reference, cohort, engine, settings)
+    return _extractor(reference, cohort, engine, settings, bounds, frozenset())
+
+
 def _ask_bounds(
     reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings
 ) -> dict[int, Bounds] | None:

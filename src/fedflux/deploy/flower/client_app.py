@@ -10,7 +10,7 @@ from flwr.clientapp import ClientApp
 
 from fedflux.data.holding import NothingToTellError
 from fedflux.deploy.flower.node import Answer, LocalNode, MissingModelsError
-from fedflux.deploy.flower.records import ABOUT, ANSWER, TOLD, pack
+from fedflux.deploy.flower.records import ABOUT, ANSWER, TOLD
 from fedflux.deploy.flower.requests import version
 from fedflux.engine import DivergedError
 from fedflux.engine.modes import one_thread
@@ -36,6 +36,6 @@ def answer(message: Any, context: Any) -> Any:
         found = Answer(about={"diverged": str(diverged)})
     except (FedfluxError, NothingToTellError) as refusal:
         found = Answer(about={"declined": str(refusal)})
-    records = {name: pack(arrays) for name, arrays in ((ANSWER, found.arrays), (TOLD, found.told)) if arrays}
+    records = {name: record for name, record in ((ANSWER, found.answer), (TOLD, found.told)) if record}
     about = ConfigRecord({"base": version(message.content), **(found.about or {})})
     return Message(RecordDict({**records, ABOUT: about}), reply_to=message)

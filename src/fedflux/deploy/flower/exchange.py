@@ -11,7 +11,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedflux.deploy.flower.records import ABOUT, digest, model_arrays, pack, record_bytes
+from fedflux.deploy.flower.records import ABOUT, digest, model_arrays, pack_models, record_bytes
 from fedflux.deploy.flower.requests import message_type, to_records, version
 from fedflux.engine.stack import Parameters, Stack
 
@@ -37,7 +37,7 @@ class Model:
     @cached_property
     def record(self) -> Any:
         """As it travels."""
-        return pack(model_arrays(self.params))
+        return pack_models([model_arrays(self.params)])
 
     @staticmethod
     def all(stack: Stack | None) -> list["Model"]:

@@ -15,7 +15,7 @@ import numpy as np
 from fedflux.data import Cohort
 from fedflux.deploy.flower.memory import InContext, Ledger, Memory, OnDisk, put_slot, slot_rounds, trim_models
 from fedflux.deploy.flower.node_data import UNNUMBERED, NodeData, load_node_data
-from fedflux.deploy.flower.records import ARRAYS, ASK, digest, model_arrays, parameters, unpack
+from fedflux.deploy.flower.records import ARRAYS, ASK, digest, model_arrays, pack, pack_models, parameters, unpack_models
 from fedflux.deploy.flower.requests import (
     Ask,
     Asked,
@@ -26,6 +26,7 @@ from fedflux.deploy.flower.requests import (
     Mixture,
     Sent,
     Train,
+    begins,
     from_records,
 )
 from fedflux.engine import Kept, LoopEngine, Predictor, Recipe, SimulatedEngine, Stack, pick_device
@@ -42,10 +43,10 @@ class MissingModelsError(Exception):
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What goes back: arrays, what is told of a preparation, and plain values."""
+    """What goes back: a record, what is told of a preparation, and plain values."""
 
-    arrays: Arrays | None = None
-    told: Arrays | None = None
+    answer: Any = None
+    told: Any = None
     about: Mapping[str, Any] | None = None
 
 
@@ -72,7 +73,7 @@ class LocalNode:
         """The answer to a question, as far as this node's configuration allows it."""
         for name in content:
             if name not in (ASK, ARRAYS):
-                self._hold(name, unpack(content[name]))
+                self._hold(name, {key[2:]: array for key, array in unpack_models(content[name]).items()})
         request = from_records(content)
         self._allow(request)
         answers: dict[type, Any] = {
@@ -129,8 +130,7 @@ class LocalNode:
         """Local training, from models that were sent or are this node's own."""
         asked, cohort = request.asked, self._cohort(request.asked)
         engine, held = self._engine(asked, {slot for job in request.jobs for slot in (*job.own, *job.keep) if slot})
-        begins = [pair for job in request.jobs for pair in zip(job.models, job.own or (None,) * len(job.models))]
-        needed = {request.models[row] for row, slot in begins if slot not in held or request.preparation}
+        needed = {request.models[row] for job in request.jobs for row, slot in begins(job) if slot not in held}
         start = self._stack(request.models, set(request.models) if request.preparation else needed, engine)
         rule, preparation = self._open(request.rule), self._open(request.preparation)
         extras = {asked.client: request.extras}
@@ -139,14 +139,14 @@ class LocalNode:
         for slot in sorted({slot for job in request.jobs for slot in job.keep if slot} & kept.keys()):
             put_slot(self.memory, asked.run, slot, request.key.round, model_arrays(kept[slot].row(0)))
         rows = [model_arrays(trained.models.row(row)) for row in range(len(trained.models))]
-        arrays = {f"{row}/{name}": array for row, one in enumerate(rows) for name, array in one.items()}
         examples = cohort.federation.size(asked.client, request.training.split)
-        return Answer(arrays, trained.told.get(asked.client), {"examples": examples})
+        return Answer(pack_models(rows), pack(trained.told.get(asked.client, {})), {"examples": examples})
 
     def evaluate(self, request: Evaluate) -> Answer:
         """The accuracy of every mixture, NaN where the part is empty."""
         engine, predictors = self._predictors(request.asked, request.models, request.mixtures)
-        return Answer({"accuracy": engine.evaluate(predictors, self._cohort(request.asked), request.split).values[:, 0]})
+        scores = engine.evaluate(predictors, self._cohort(request.asked), request.split)
+        return Answer(pack({"accuracy": scores.values[:, 0]}))
 
     def ask(self, request: Ask) -> Answer:
         """A query's answer; a private one is charged first, and given again where it was given before."""
@@ -155,29 +155,29 @@ class LocalNode:
         if privacy is None:
             if most is not None:
                 raise FedfluxError(f"this node has a max-epsilon: it answers '{request.query.name}' only with noise")
-            return self._asked(request, query)
+            return Answer(pack(self._asked(request, query)))
         operation = digest(request.query.arrays, f"{request.query.name} {request.query.outline} {request.features}")
         key = digest({}, f"{asked.run} {asked.round} {operation} {' '.join(request.models)}")
         released = self.memory.get("releases", key)
         if released is not None:
-            return Answer(released)
+            return Answer(pack(released))
         if isinstance(self.memory, OnDisk):
             splits = frozenset(str(one.split) for one in query.passes())
             Ledger(self.memory.folder, None if most is None else float(most)).charge(asked.run, privacy, key, splits)
         elif most is not None:
             raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
-        answer = self._asked(request, query)
-        self.memory.put("releases", key, answer.arrays or {})
-        return answer
+        released = self._asked(request, query)
+        self.memory.put("releases", key, released)
+        return Answer(pack(released))
 
-    def _asked(self, request: Ask, query: Any) -> Answer:
+    def _asked(self, request: Ask, query: Any) -> Arrays:
         engine, _ = self._engine(request.asked)
         models = self._stack(request.models, set(request.models), engine) if request.models else None
         cohort = self._cohort(request.asked)
         answers = engine.ask(query, cohort if request.features is None else cohort.features(request.features), models)
         if not len(answers):
             raise FedfluxError(next(iter(answers.missing.values()), "it has nothing to tell"))
-        return Answer(answers.arrays[0])
+        return answers.arrays[0]
 
     def copy_slot(self, request: CopySlot) -> Answer:
         """Keep the model of one slot in another, too."""

@@ -3,6 +3,7 @@
 Models have digests, so that a node that holds one already is told its name instead of being sent it again.
 """
 
+from collections.abc import Sequence
 from hashlib import sha256
 from typing import Any
 
@@ -33,6 +34,28 @@ def pack(arrays: Arrays) -> Any:
 def unpack(record: Any) -> dict[str, NDArray[np.generic]]:
     """A Flower record as named arrays; refuses any serialisation but plain arrays."""
     return {name: np.asarray(array.numpy()) for name, array in record.items()}
+
+
+def pack_models(models: Sequence[Arrays]) -> Any:
+    """Models, one after another, as a record; an array that holds one value throughout travels as that value."""
+    record = {}
+    for row, arrays in enumerate(models):
+        for name, array in arrays.items():
+            first = np.ravel(array)[:1]
+            if array.size > 1 and (array == first).all() and array.tobytes() == array.size * first.tobytes():
+                record[f"{row}/{name}@{'x'.join(map(str, array.shape))}"] = first
+            else:
+                record[f"{row}/{name}"] = array
+    return pack(record)
+
+
+def unpack_models(record: Any) -> dict[str, NDArray[np.generic]]:
+    """The same again, names with the number of the model before them; what was one value takes no memory here."""
+    arrays = {}
+    for full, array in unpack(record).items():
+        name, _, shape = full.partition("@")
+        arrays[name] = np.broadcast_to(array, tuple(map(int, shape.split("x")))) if shape else array
+    return arrays
 
 
 def model_arrays(params: Parameters) -> dict[str, NDArray[np.generic]]:

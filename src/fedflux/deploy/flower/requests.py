@@ -86,6 +86,11 @@ class Train:
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
 
+def begins(job: Job) -> list[tuple[int, str | None]]:
+    """Each model of a job with the slot that stands in for it."""
+    return list(zip(job.models, job.own or (None,) * len(job.models), strict=True))
+
+
 @dataclass(frozen=True, eq=False)
 class Mixture:
     """One client's row of a predictor: weights of the request's models, then of the client's slots."""

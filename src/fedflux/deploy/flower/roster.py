@@ -82,6 +82,8 @@ class Roster:
     refused: dict[int, str] = field(default_factory=dict)
     """By client, the reason."""
     kind: Kind | None = None
+    clients: int = 0
+    """How many there were when the run was saved."""
     turned_away: dict[int, str] = field(default_factory=dict)
     """By node id, why a node was not even let in."""
 
@@ -142,7 +144,8 @@ class Roster:
         assert kind is not None  # somebody is there
         blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
         dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)
-        stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(max(self.nodes) + 1)]
+        count = max(self.clients, *(client + 1 for client in self.nodes))
+        stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(count)]
         rows = tuple(ClientRows(*(np.arange(count) for count in counts)) for counts in stored)
         patterns = (Pattern(),) * len(rows)
         channels = kind.image_shape[0]

@@ -1,116 +1,66 @@
-"""What a Flower run is told: the keys of `[tool.flwr.app.config]`, checked before the first message is sent."""
+"""What a deployed run is told beyond a run's own settings, and both from Flower's run config."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from math import isfinite
-from pathlib import Path
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
-from fedflux.engine.base import Training
-from fedflux.errors import FedfluxError, unknown
+from fedflux.errors import FedfluxError
+from fedflux.runs.config import SETTINGS, RunConfig, make_config
+from fedflux.settings import Declared, above, as_key, at_least, between, from_mapping, setting
 
-AGGREGATIONS = ("mean", "krum", "trimmed-mean")
+SIMULATED = "fedflux.deploy.flower.simulated:data"
+ROBUST = ("flux", "fedavg")
+"""Methods whose mean a robust rule can replace."""
 
 
 @dataclass(frozen=True)
-class FlowerSettings:
-    """One field a key, underscores for hyphens. Flower's configuration has no null: 0 and "" stand for "none"."""
+class DeploymentSettings(Declared):
+    """How nodes are reached, and what they are taken for."""
 
-    model: str = "mlp"
-    """A known model or `package.module:factory`, called with (image_shape, classes)."""
-    data: str = "fedflux.deploy.flower.simulated:data"
-    """`package.module:function`, called with (node_config, run_config) on every node."""
-    rounds: int = 10
-    epochs: int = 2
-    batch_size: int = 16
-    lr: float = 0.05
-    momentum: float = 0.9
-    clip: float = 0.0
-    """The largest norm of a step's gradient; 0: none."""
-    seed: int = 42
-    clusterer: str = "calibrated"
-    clusters: int = 0
-    """The number of clusters for k-means; 0: not told."""
-    significance: float = 0.01
-    eps_scale: float = 1.0
-    assignment: str = "calibrated"
-    cluster_round: int = 0
-    """After how many FedAvg rounds to cluster; 0: when C(r) fires."""
-    components: int = 10
-    covariance: str = "diagonal"
-    bounds: str = "coordinate"
-    aggregation: str = "mean"
-    malicious_nodes: int = 1
-    """For krum: how many members of a cluster may lie."""
-    trim: float = 0.2
-    """For trimmed-mean: the share cut off at both ends."""
-    min_nodes: int = 2
-    """Labelled nodes that must be there before the first round."""
-    wait: float = 600.0
-    """Seconds to wait for them."""
-    timeout: float = 600.0
-    """Seconds to wait for answers to one question."""
-    max_examples: int = 10_000_000
-    """A node that says it holds more is refused: its update would drown the others."""
-    out: str = ""
-    """Folder on the server for checkpoints, models and the result; "": none are kept."""
-    resume: bool = False
-    """Go on after the last checkpoint in `out`."""
-
-    def __post_init__(self) -> None:
-        for key, low in (("rounds", 1), ("epochs", 1), ("batch_size", 1), ("min_nodes", 1), ("components", 1)):
-            if getattr(self, key) < low:
-                raise FedfluxError(f"{key.replace('_', '-')} = {getattr(self, key)}: give {low} or more")
-        for key in ("lr", "wait", "timeout"):
-            if not (isfinite(getattr(self, key)) and getattr(self, key) > 0):
-                raise FedfluxError(f"{key} = {getattr(self, key)}: give a value above 0")
-        for key, choices in (
-            ("aggregation", AGGREGATIONS),
-            ("assignment", ("calibrated", "euclidean")),
-            ("covariance", ("diagonal", "full")),
-            ("bounds", ("coordinate", "scalar")),
-        ):
-            if getattr(self, key) not in choices:
-                raise unknown(key, getattr(self, key), choices)
-        if not (isfinite(self.clip) and self.clip >= 0):
-            raise FedfluxError(f"clip = {self.clip}: give a value above 0, or 0 for none")
-        if not 0 <= self.trim < 0.5:
-            raise FedfluxError(f"trim = {self.trim} is outside 0 to 0.5")
-        if not 0 <= self.cluster_round <= self.rounds:
-            raise FedfluxError(f"cluster-round = {self.cluster_round} is outside the rounds 1 to {self.rounds}")
-        if self.malicious_nodes < 0:
-            raise FedfluxError(f"malicious-nodes = {self.malicious_nodes}: give 0 or more")
-        if self.resume and not self.out:
-            raise FedfluxError("resume = true needs out = FOLDER, where the checkpoints are")
-
-    @property
-    def folder(self) -> Path | None:
-        """Where the run is kept."""
-        return Path(self.out) if self.out else None
-
-    @property
-    def training(self) -> Training:
-        """Local training as the engine is told it."""
-        return Training(self.epochs, self.batch_size, self.lr, self.momentum, self.clip or None)
+    data: str = setting(SIMULATED, "package.module:function that loads a node's data, called on every node", panel="Data")
+    aggregation: Literal["mean", "krum", "trimmed-mean"] = setting(
+        "mean", "mean, or one of Flower's robust rules within each cluster", panel="Method"
+    )
+    malicious_nodes: int = setting(1, "krum: members of a cluster that may lie", panel="Method", check=at_least(0))
+    trim: float = setting(0.2, "trimmed-mean: share cut off at both ends", panel="Method", check=between(0, 0.5, "[)"))
+    min_nodes: int = setting(
+        2, "labelled nodes that must be there before the first round", panel="Run", check=at_least(1), counts=False
+    )
+    expected_nodes: int = setting(
+        0, "labelled nodes that are to come in all; 0: nobody knows", panel="Run", check=at_least(0)
+    )
+    wait: float = setting(600.0, "seconds to wait for the first nodes", panel="Run", check=above(0), counts=False)
+    timeout: float = setting(600.0, "seconds to wait for an answer", panel="Run", check=above(0), counts=False)
+    max_examples: int = setting(
+        10_000_000, "a node that says it holds more is refused", panel="Run", check=at_least(1), counts=False
+    )
 
 
-def read_settings(run_config: Mapping[str, Any]) -> FlowerSettings:
-    """Settings from a run config; keys that are not ours belong to the user's own functions."""
-    asked = [key for key in ("dp", "epsilon", "delta") if key in run_config]
-    if asked:
-        raise FedfluxError(f"{asked[0]}: descriptors on Flower have no differential privacy yet; leave it out")
-    given = {}
-    for field, kind in FlowerSettings.__annotations__.items():
-        key = field.replace("_", "-")
-        if key in run_config:
-            given[field] = _typed(key, run_config[key], kind)
-    return FlowerSettings(**given)
+def read_settings(run_config: Mapping[str, Any]) -> tuple[RunConfig, DeploymentSettings]:
+    """Both from a run config; keys that are nobody's belong to the user's own functions.
+
+    Flower's configuration has no null: empty text, and 0 where a number is not the default, stand for the default.
+    """
+    deployment = from_mapping(DeploymentSettings, run_config, as_key, strict=False)
+    given = {key.replace("-", "_"): value for key, value in run_config.items()}
+    options = {
+        name: one.read(given[name], as_key)
+        for name, one in SETTINGS.items()
+        if name in given and given[name] != "" and not _stands_for_none(given[name], one.default)
+    }
+    config = replace(make_config(options), engine="flower", store="none")
+    if deployment.data != SIMULATED and _uses_truth(config):
+        raise FedfluxError(f"{config.algorithm} needs the true clusters, which only data = '{SIMULATED}' has")
+    if deployment.aggregation != "mean" and config.algorithm not in ROBUST:
+        raise FedfluxError(f"aggregation = {deployment.aggregation} is for {', '.join(ROBUST)}, not {config.algorithm}")
+    return config, deployment
 
 
-def _typed(key: str, value: Any, kind: Any) -> Any:
-    if kind is float and isinstance(value, int) and not isinstance(value, bool):
-        return float(value)
-    if not isinstance(value, kind) or isinstance(value, bool) != (kind is bool):
-        wanted = {int: "a whole number", float: "a number", str: "text", bool: "true or false"}[kind]
-        raise FedfluxError(f"{key} = {value!r} does not fit: give {wanted}")
-    return value
+def _stands_for_none(value: Any, default: Any) -> bool:
+    return type(value) in (int, float) and value == 0 and not isinstance(default, int | float)
+
+
+def _uses_truth(config: RunConfig) -> bool:
+    from fedflux.algorithms.registry import make_algorithm
+
+    return make_algorithm(config.algorithm, config.settings()).uses_truth

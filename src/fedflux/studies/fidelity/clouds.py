@@ -68,9 +68,10 @@ def clouds(
             everyone = view.cohort(range(len(view)), round)
             state, _ = algorithm.round(state, everyone, engine)
             extractor = fit_extractor(state.model, everyone, engine, config.settings().descriptor)
-            statistic = CloudStatistic(MomentStatistic(extractor.projector, view.classes))
+            assert extractor is not None  # simulated clients always answer
+            statistic = CloudStatistic(MomentStatistic(extractor.question.projector, view.classes))
             for part in everyone.parts("train"):
-                made = engine.reduce(state.model, part.held("train"), statistic)
+                made = engine.backend.reduce(state.model, part.held("train"), statistic)
                 for client, (sums, z, y) in zip(part, made, strict=True):
                     order = stream(config.seed, "fidelity points", round, client).permutation(len(z))
                     drawn = [(z.numpy()[rows], y.numpy()[rows]) for rows in (order[:points], order[points:][:points])]
