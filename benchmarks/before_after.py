@@ -22,7 +22,8 @@ draw = np.random.default_rng(0)
 clients, samples, algorithm, name = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], sys.argv[4]
 total = clients * samples
 x = draw.integers(0, 256, (total, 1, 28, 28), dtype=np.uint8)
-data = Dataset("noise", Examples(x, draw.integers(0, 10, total)), Examples(x[:total // 5], draw.integers(0, 10, total // 5)), 10)
+y = draw.integers(0, 10, total)
+data = Dataset("noise", Examples(x, y), Examples(x[: total // 5], y[: total // 5]), 10)
 federation = partition(data, Partition("px", 4, clients=clients, seed=1)).blind()
 training = Training(2, 64, 0.005, 0.9)
 method = make_algorithm(algorithm, Settings(rounds=1000, training=training, seed=1, cluster_round=3))

@@ -13,7 +13,9 @@ def run(**options: Any) -> dict[str, Any]:
 
     >>> fedflux.run(dataset="digits", shift="px", level=3, algorithm="flux")["known"]  # doctest: +SKIP
     """
-    from fedflux.runs.config import make_config
+    from fedflux.runs.config import make_config, warn_unread
     from fedflux.runs.runner import run_config
 
-    return run_config(make_config(options))
+    config = make_config(options)
+    warn_unread(config)
+    return run_config(config)

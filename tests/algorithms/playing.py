@@ -12,7 +12,7 @@ from fedflux.algorithms.baselines.fedavg import FedAvg
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.cache import ByteCache
 from fedflux.data.sources import load
-from fedflux.engine import Engine, Stack, Training, make_engine
+from fedflux.engine import Kept, SimulatedEngine, Stack, Training, make_engine
 from fedflux.savable import put_together, take_apart
 
 TRAINING = Training(epochs=1, batch_size=16, lr=0.05, momentum=0.9)
@@ -25,20 +25,22 @@ def small(shift: str = "px", level: int = 3, clients: int = 6, fraction: float =
     ).blind()
 
 
-def engine_of(federation: Federation) -> Engine:
+def engine_of(federation: Federation) -> SimulatedEngine:
     return make_engine("loop", "mlp", federation, seed=5)
 
 
 def play(
     algorithm: Any,
     view: Federation,
-    engine: Engine,
+    engine: SimulatedEngine,
     rounds: int = 3,
     cohort: Callable[[int], Sequence[int]] | None = None,
     state: Any = None,
 ) -> tuple[Any, list[Any]]:
     """The state after these rounds and their metrics; given a state, the rounds after it."""
-    state = algorithm.init(view, engine) if state is None else state
+    if state is None:
+        engine.restore(Kept())
+        state = algorithm.init(view, engine)
     history = []
     for r in range(state.round + 1, rounds + 1):
         members = range(len(view)) if cohort is None else cohort(r)
@@ -47,7 +49,7 @@ def play(
     return state, history
 
 
-def assert_fedavg(algorithm: Any, view: Federation, engine: Engine, row: int = 0) -> None:
+def assert_fedavg(algorithm: Any, view: Federation, engine: SimulatedEngine, row: int = 0) -> None:
     """The method's one model is FedAvg's after three rounds, bit for bit."""
     state, _ = play(algorithm, view, engine)
     expected, _ = play(FedAvg(algorithm.settings), view, engine)

@@ -6,13 +6,14 @@ import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms import ALGORITHMS, HARNESS, OWN_RULE, Settings, make_algorithm
-from fedflux.algorithms.base import RoundMetrics, aggregate
+from fedflux.algorithms import ALGORITHMS, PAPER_BASELINES, Settings, make_algorithm
+from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.clustering import Clusterer
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Engine, Job, Key, Stack, Training, make_engine
+from fedflux.engine import Job, Kept, Key, SimulatedEngine, Stack, Training, make_engine
 from fedflux.errors import FedfluxError
 
 TRAINING = Training(epochs=1, batch_size=16, lr=0.05, momentum=0.9)
@@ -27,13 +28,14 @@ def federation() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(federation: Federation) -> Engine:
+def engine(federation: Federation) -> SimulatedEngine:
     return make_engine("loop", "mlp", federation, seed=5)
 
 
 def play(name, federation, engine, settings=SETTINGS, rounds=4, cohort=None):
     algorithm = make_algorithm(name, settings)
     view = federation if algorithm.uses_truth else federation.blind()
+    engine.restore(Kept())
     state = algorithm.init(view, engine)
     history = []
     for r in range(1, rounds + 1):
@@ -43,17 +45,17 @@ def play(name, federation, engine, settings=SETTINGS, rounds=4, cohort=None):
     return algorithm, state, history, view
 
 
-def test_fedavg_is_the_size_weighted_mean(federation: Federation, engine: Engine) -> None:
+def test_fedavg_is_the_size_weighted_mean(federation: Federation, engine: SimulatedEngine) -> None:
     _, state, _, _ = play("fedavg", federation, engine, rounds=1)
     cohort = federation.cohort(range(6))
-    trained = engine.train(engine.initial(), cohort, [Job(k) for k in range(6)], TRAINING, Key(5, 1))
+    trained = engine.train(engine.initial(), cohort, [Job(k) for k in range(6)], TRAINING, Key(5, 1)).models
     sizes = np.array([federation.size(k, "train") for k in range(6)])
     for name, tensor in trained.tensors.items():
         expected = np.average(tensor.numpy().astype(np.float64), axis=0, weights=sizes)
         np.testing.assert_allclose(state.model.tensors[name][0], expected, rtol=1e-5, atol=1e-7)
 
 
-def test_flux_is_fedavg_bit_for_bit_until_it_clusters(federation: Federation, engine: Engine) -> None:
+def test_flux_is_fedavg_bit_for_bit_until_it_clusters(federation: Federation, engine: SimulatedEngine) -> None:
     _, global_state, _, _ = play("fedavg", federation, engine, rounds=2)
     _, state, _, _ = play("flux", federation, engine, rounds=2)
     assert state.cluster_round == 2
@@ -62,7 +64,7 @@ def test_flux_is_fedavg_bit_for_bit_until_it_clusters(federation: Federation, en
             assert torch.equal(state.models.tensors[name][m], tensor[0])
 
 
-def test_flux_with_one_cluster_is_fedavg_bit_for_bit(federation: Federation, engine: Engine) -> None:
+def test_flux_with_one_cluster_is_fedavg_bit_for_bit(federation: Federation, engine: SimulatedEngine) -> None:
     one = replace(SETTINGS, clusterer=Clusterer("kmeans", clusters=1))
     _, state, _, _ = play("flux", federation, engine, one)
     _, global_state, _, _ = play("fedavg", federation, engine)
@@ -70,7 +72,7 @@ def test_flux_with_one_cluster_is_fedavg_bit_for_bit(federation: Federation, eng
         assert torch.equal(state.models.tensors[name], tensor)
 
 
-def test_oracle_has_the_true_clusters_and_trains_them_apart(federation: Federation, engine: Engine) -> None:
+def test_oracle_has_the_true_clusters_and_trains_them_apart(federation: Federation, engine: SimulatedEngine) -> None:
     _, state, history, _ = play("oracle", federation, engine)
     truth = federation.truth
     assert truth is not None
@@ -80,7 +82,7 @@ def test_oracle_has_the_true_clusters_and_trains_them_apart(federation: Federati
     assert history[1].events == [f"round 2: {len(np.unique(truth))} clusters of 6 clients"]
 
 
-def test_prior_is_told_only_the_number(federation: Federation, engine: Engine) -> None:
+def test_prior_is_told_only_the_number(federation: Federation, engine: SimulatedEngine) -> None:
     algorithm, state, _, _ = play("flux-prior", federation, engine)
     assert federation.truth is not None
     assert len(state.models) == len(np.unique(federation.truth))
@@ -94,7 +96,7 @@ def test_an_empty_cluster_keeps_its_model() -> None:
     assert found.tensors["w"].flatten().tolist() == [1.0, 2.0, 17.5]
 
 
-def test_late_clients_are_placed_and_absent_ones_completed(federation: Federation, engine: Engine) -> None:
+def test_late_clients_are_placed_and_absent_ones_completed(federation: Federation, engine: SimulatedEngine) -> None:
     early, late = [0, 1, 2, 3], [0, 1, 2, 3, 4]
     algorithm, state, history, view = play("flux", federation, engine, cohort=lambda r: early if r <= 2 else late)
     assert state.assignment[4] >= 0
@@ -108,7 +110,7 @@ def test_late_clients_are_placed_and_absent_ones_completed(federation: Federatio
     assert len(algorithm.described(state).sent["mean"]) == 6
 
 
-def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation, engine: Engine) -> None:
+def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation, engine: SimulatedEngine) -> None:
     """Those who come first are described first, whatever their ids."""
     truth = federation.truth
     assert truth is not None
@@ -134,7 +136,7 @@ def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation
     ],
 )
 def test_when_clusters_are_found_anew(
-    federation: Federation, engine: Engine, early: list[int], late: list[int], found: list[int]
+    federation: Federation, engine: SimulatedEngine, early: list[int], late: list[int], found: list[int]
 ) -> None:
     history = play("flux", federation, engine, cohort=lambda r: early if r < 3 else early + late)[2]
     sizes = [int(event.split()[-2]) for metrics in history for event in metrics.events if "clusters" in event]
@@ -142,7 +144,7 @@ def test_when_clusters_are_found_anew(
 
 
 def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
-    federation: Federation, engine: Engine, monkeypatch: pytest.MonkeyPatch
+    federation: Federation, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("fedflux.clustering.EXACT", 4)
     early = [0, 2, 3]
@@ -151,7 +153,7 @@ def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
     assert (state.assignment >= 0).all()
 
 
-def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, engine: Engine) -> None:
+def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, engine: SimulatedEngine) -> None:
     algorithm, state, _, view = play("oracle", federation, engine, rounds=2)
     one = state.models.take([0, 0]).tensors
     models = Stack(
@@ -167,7 +169,7 @@ def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, e
             torch.testing.assert_close(tensor, models.row(0)[name] + share)
 
 
-def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: Engine) -> None:
+def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: SimulatedEngine) -> None:
     truth = federation.truth
     assert truth is not None
     twins = next((a, b) for a in range(6) for b in range(a + 1, 6) if truth[a] == truth[b])
@@ -177,7 +179,7 @@ def test_a_late_client_joins_its_twins_cluster(federation: Federation, engine: E
     assert state.assignment[twins[0]] == state.assignment[twins[1]]
 
 
-def test_only_the_methods_allowed_to_can_read_the_truth(federation: Federation, engine: Engine) -> None:
+def test_only_the_methods_allowed_to_can_read_the_truth(federation: Federation, engine: SimulatedEngine) -> None:
     readers = {name for name in ALGORITHMS if make_algorithm(name, SETTINGS).uses_truth}
     assert readers == {"oracle", "flux-prior"}
     assert make_algorithm("flux", replace(SETTINGS, true_count=True)).uses_truth
@@ -201,14 +203,14 @@ def test_a_blind_federation_hides_the_datas_own_clusters() -> None:
     assert blind.dataset.client_clusters is None
 
 
-def test_truth_is_needed_where_it_is_used(federation: Federation, engine: Engine) -> None:
+def test_truth_is_needed_where_it_is_used(federation: Federation, engine: SimulatedEngine) -> None:
     without = partition(load("digits"), Partition("dirichlet", level=3, clients=6))
     with pytest.raises(FedfluxError, match="no true clusters"):
         make_algorithm("oracle", SETTINGS).init(without, engine)
 
 
 @pytest.mark.parametrize("name", [n for n in ALGORITHMS if n not in ("local", "pfedme")])
-def test_test_phase_cannot_see_labels(name: str, federation: Federation, engine: Engine) -> None:
+def test_test_phase_cannot_see_labels(name: str, federation: Federation, engine: SimulatedEngine) -> None:
     """Whatever labels ride along, even as a labelled record, the chosen models stay the same."""
     algorithm, state, _, view = play(name, federation, engine)
     honest = view.cohort(range(6)).features("test")
@@ -222,14 +224,17 @@ def test_test_phase_cannot_see_labels(name: str, federation: Federation, engine:
     np.testing.assert_array_equal(found.weights, expected.weights)
 
 
-def test_unlabelled_descriptors_ignore_labels(federation: Federation, engine: Engine) -> None:
+def test_unlabelled_descriptors_ignore_labels(federation: Federation, engine: SimulatedEngine) -> None:
     cohort = federation.cohort(range(6))
     extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
+    assert extractor is not None
     labelled = [cohort.data(k, "test") for k in cohort]
     with_labels = describe_unlabelled(extractor, labelled, engine)
     without = describe_unlabelled(extractor, cohort.features("test"), engine)
-    np.testing.assert_array_equal(with_labels.vectors(), without.vectors())
-    assert without.classes == 0
+    assert with_labels is not None
+    assert without is not None
+    np.testing.assert_array_equal(with_labels.descriptors.vectors(), without.descriptors.vectors())
+    assert without.descriptors.classes == 0
 
 
 def test_copies_of_unlabelled_images_are_no_evidence() -> None:
@@ -237,8 +242,11 @@ def test_copies_of_unlabelled_images_are_no_evidence() -> None:
     engine = make_engine("loop", "mlp", repeating, seed=5)
     cohort = repeating.cohort(range(6))
     extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
+    assert extractor is not None
     for features in (cohort.features("test"), [Features(cohort.data(k, "test").x) for k in cohort]):
-        found = describe_unlabelled(extractor, features, engine)
+        told = describe_unlabelled(extractor, features, engine)
+        assert told is not None
+        found = told.descriptors
         for k, client in enumerate(cohort):
             copies = np.unique(cohort.data(client, "test").rows, return_counts=True)[1]
             assert found.effective[k, 0] == pytest.approx(copies.sum() ** 2 / (copies**2).sum(), rel=1e-6)
@@ -246,18 +254,22 @@ def test_copies_of_unlabelled_images_are_no_evidence() -> None:
     assert (found.effective < found.count).any()
 
 
-def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: Engine) -> None:
+def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: SimulatedEngine) -> None:
     cohort = federation.cohort([1])
     extractor = fit_extractor(engine.initial(), cohort, engine, DescriptorSettings())
-    found = describe(extractor, cohort, engine)
+    assert extractor is not None
+    told = describe(extractor, cohort, engine)
+    assert told is not None
+    assert told.clients == (1,)
+    found = told.descriptors
     data = cohort.data(1, "train")
 
     class Collect:
         def add(self, so_far, latents, labels):
             return latents if so_far is None else torch.cat([so_far, latents])
 
-    (latents,) = engine.reduce(engine.initial(), [data], Collect())
-    z = extractor.projector.project(latents).numpy()
+    (latents,) = engine.backend.reduce(engine.initial(), [data], Collect())
+    z = extractor.question.projector.project(latents).numpy()
     np.testing.assert_allclose(found.mean[0, 0], z.mean(axis=0), rtol=1e-4, atol=1e-5)
     for u in range(10):
         mine = z[data.y.numpy() == u]
@@ -266,7 +278,7 @@ def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: 
         np.testing.assert_allclose(found.spread[0, 1 + u], mine.std(axis=0), rtol=1e-3, atol=1e-4)
 
 
-def test_bytes_of_a_round(federation: Federation, engine: Engine) -> None:
+def test_bytes_of_a_round(federation: Federation, engine: SimulatedEngine) -> None:
     _, state, history, _ = play("flux", federation, engine)
     size = 4 * sum(t[0].numel() for t in state.models.tensors.values())
     assert set(history[0].up.values()) == set(history[0].down.values()) == {size}
@@ -279,13 +291,18 @@ def test_bytes_of_a_round(federation: Federation, engine: Engine) -> None:
     assert set(history[2].up.values()) == {size}
 
 
-def test_local_models_stay_apart(federation: Federation, engine: Engine) -> None:
+def test_local_models_stay_apart(federation: Federation, engine: SimulatedEngine) -> None:
     algorithm, state, history, view = play("local", federation, engine, rounds=2)
-    assert len(state.models) == 6
+    held = engine.kept()
+    assert held.clients["personal"].tolist() == list(range(6))
     assert sum(history[0].up.values()) == 0
     assert algorithm.unseen(state, view.cohort(range(6)).features("test"), engine) is None
-    known = algorithm.known(state, view.cohort([1, 3]), engine)
-    np.testing.assert_array_equal(known.weights.argmax(axis=1), [1, 3])
+    two = view.cohort([1, 3])
+    answering = engine._resolved(algorithm.known(state, two, engine), two.ids)
+    np.testing.assert_array_equal(answering.weights, [[1, 0, 0], [0, 1, 0]])
+    for name, tensor in held.models["personal"].tensors.items():
+        assert torch.equal(answering.stack.tensors[name][:2], tensor[[1, 3]])
+        assert not torch.equal(tensor[1], tensor[3])
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -294,31 +311,32 @@ def test_methods_with_a_rule_of_their_own_are_listed(name, federation, monkeypat
     engine, rules = make_engine("loop", "mlp", federation, seed=5), []
     whole = engine.train
 
-    def watched(start, cohort, jobs, training, key, rule=None, extras=None):
+    def watched(start, cohort, jobs, training, key, rule=None, *more):
         rules.append(rule)
-        return whole(start, cohort, jobs, training, key, rule, extras)
+        return whole(start, cohort, jobs, training, key, rule, *more)
 
     monkeypatch.setattr(engine, "train", watched)
     play(name, federation, engine, rounds=1)
-    assert [rule is not None for rule in rules[:1]] == [name in OWN_RULE]
+    assert [rule is not None for rule in rules[:1]] == [ALGORITHMS[name].own_rule]
+    assert ALGORITHMS[name].own_rule == (name in ("apfl", "fedem", "fedrc", "pfedme"))
 
 
 @pytest.mark.parametrize(
-    ("name", "paper"), [*((name, False) for name in ALGORITHMS), *((name, True) for name in sorted(HARNESS))]
+    ("name", "paper"), [*((name, False) for name in ALGORITHMS), *((name, True) for name in sorted(PAPER_BASELINES))]
 )
-def test_everyone_clips_gradients(name: str, paper: bool, federation: Federation, engine: Engine) -> None:
+def test_everyone_clips_gradients(name: str, paper: bool, federation: Federation, engine: SimulatedEngine) -> None:
     def moved(clip: float | None) -> float:
-        settings = replace(SETTINGS, training=replace(TRAINING, clip=clip), flux_paper=paper, rounds=1)
+        settings = replace(SETTINGS, training=replace(TRAINING, clip=clip), paper_baselines=paper, rounds=1)
         algorithm = make_algorithm(name, settings)
         view = federation if algorithm.uses_truth else federation.blind()
         cohort = view.cohort(range(len(view)), 1)
+        engine.restore(Kept())
         before = algorithm.init(view, engine)
         after, _ = algorithm.round(before, cohort, engine)
-        answers = [
-            algorithm.known(state, cohort, engine) or algorithm.unseen(state, cohort.features("test"), engine)
-            for state in (before, after)
-        ]
-        first, last = (answer.stack.tensors for answer in answers if answer is not None)
-        return max(float((last[key] - tensor).abs().max()) for key, tensor in first.items())
+        first, last = (algorithm.models(state)["models"] for state in (before, after))
+        pairs = [(first, last), *((engine.initial(), own) for own in engine.kept().models.values())]
+        return max(
+            float((now.tensors[key] - tensor).abs().max()) for old, now in pairs for key, tensor in old.tensors.items()
+        )
 
     assert moved(1e-3) < 0.05 * moved(None)

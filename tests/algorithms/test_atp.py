@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 from fedflux.algorithms import Algorithm, FedAvg
 from fedflux.algorithms.baselines.atp import Atp, BatchAdaptation, RateRule, adapted, directions
 from fedflux.data import Features, Federation
-from fedflux.engine import Engine, LoopEngine, Predictor, Stack
+from fedflux.engine import LoopEngine, Predictor, SimulatedEngine, Stack
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.engine.rules import Batch
 
@@ -25,7 +25,7 @@ def federation() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(federation: Federation) -> Engine:
+def engine(federation: Federation) -> SimulatedEngine:
     return loop(federation)
 
 
@@ -73,7 +73,7 @@ def test_no_rates_no_adaptation_and_full_rates_are_the_batchs_statistics() -> No
     assert not any("forward" in vars(module) for module in engine._model.modules())
 
 
-def test_adapting_answers_batch_by_batch(federation: Federation, engine: Engine) -> None:
+def test_adapting_answers_batch_by_batch(federation: Federation, engine: SimulatedEngine) -> None:
     adaptation = BatchAdaptation({name: torch.tensor(0.5) for name in engine.initial().tensors}, 4)
     predictor = Predictor(engine.initial(), np.ones((1, 1)), adaptation=adaptation)
     x = federation.cohort([0]).features("test")[0].x[:10]
@@ -97,7 +97,7 @@ def test_engines_adapt_alike() -> None:
         np.testing.assert_allclose(mine, theirs, atol=1e-6)
 
 
-def test_all_rounds_are_fedavgs_and_rates_come_after_the_last(federation: Federation, engine: Engine) -> None:
+def test_all_rounds_are_fedavgs_and_rates_come_after_the_last(federation: Federation, engine: SimulatedEngine) -> None:
     before, _ = play(FEW, federation, engine, rounds=2)
     assert all((rate == 0).all() for rate in before.rates.tensors.values())
     state, metrics = play(FEW, federation, engine, rounds=1, state=before)
@@ -118,10 +118,11 @@ def test_all_rounds_are_fedavgs_and_rates_come_after_the_last(federation: Federa
 def test_rates_are_learned_on_validation_data_in_evaluation_mode(federation: Federation) -> None:
     """By hand: each client carries the rates through its validation part, and the mean is plain."""
     torch.manual_seed(2)
-    engine = LoopEngine(Normed(federation.image_shape, 10), pixels=federation.dataset.pixels)
+    model = Normed(federation.image_shape, 10)
+    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.pixels))
     one = replace(SETTINGS, rounds=1, training=replace(SETTINGS.training, batch_size=1000))
     state, _ = play(Atp(one, rate_rounds=1), federation, engine, rounds=1)
-    other = LoopEngine(engine._model.eval(), pixels=federation.dataset.pixels)
+    other = LoopEngine(model.eval(), pixels=federation.dataset.pixels)
     found = []
     for client in range(6):
         data = federation.materialise(client, "validation")
@@ -136,7 +137,7 @@ def test_rates_are_learned_on_validation_data_in_evaluation_mode(federation: Fed
         np.testing.assert_allclose(rate, mean.tensors[name].flatten(1)[:, 0], rtol=1e-3, atol=1e-6)
 
 
-def test_without_validation_data_there_are_no_rates(federation: Federation, engine: Engine) -> None:
+def test_without_validation_data_there_are_no_rates(federation: Federation, engine: SimulatedEngine) -> None:
     bare = replace(federation, rows=[replace(r, validation=r.validation[:0]) for r in federation.rows])
     bare = replace(bare, _cache=type(federation._cache)())
     state, metrics = play(FEW, bare, engine)

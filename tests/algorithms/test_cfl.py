@@ -11,7 +11,7 @@ from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.baselines.cfl import Cfl, CflState, bipartition
 from fedflux.algorithms.shared.membership import mean_losses
 from fedflux.data import Federation
-from fedflux.engine import Engine, Job, Key, Stack
+from fedflux.engine import Job, Key, SimulatedEngine, Stack
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def view() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(view: Federation) -> Engine:
+def engine(view: Federation) -> SimulatedEngine:
     return engine_of(view)
 
 
@@ -50,7 +50,7 @@ def split(state: CflState, view: Federation, ids: list[int], products: np.ndarra
     return algorithm._split(state, view.cohort(ids), node, np.ones(len(ids)), products, RoundMetrics())
 
 
-def test_a_second_split_has_the_right_clients(view: Federation, engine: Engine) -> None:
+def test_a_second_split_has_the_right_clients(view: Federation, engine: SimulatedEngine) -> None:
     state = replace(Cfl(SETTINGS).init(view, engine), round=3)
     state = split(state, view, list(range(6)), pulls([[1], [-1], [1], [-1], [-1], [-1]]))
     assert state.assignment.tolist() == [1, 2, 1, 2, 2, 2]
@@ -61,7 +61,7 @@ def test_a_second_split_has_the_right_clients(view: Federation, engine: Engine) 
     assert len(state.models) == 5
 
 
-def test_children_start_from_the_model_of_their_parent(view: Federation, engine: Engine) -> None:
+def test_children_start_from_the_model_of_their_parent(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Cfl(SETTINGS, eps1=np.inf, eps2=0.0, warm_up=0)
     state, (metrics,) = play(algorithm, view, engine, 1)
     assert len(metrics.events) == 1
@@ -71,7 +71,7 @@ def test_children_start_from_the_model_of_their_parent(view: Federation, engine:
     assert not torch.equal(later.models.tensors["classifier.weight"][1], state.models.tensors["classifier.weight"][1])
 
 
-def test_thresholds(view: Federation, engine: Engine) -> None:
+def test_thresholds(view: Federation, engine: SimulatedEngine) -> None:
     def parts(**options) -> bool:
         algorithm = Cfl(replace(SETTINGS, rounds=10), **options)
         state = replace(algorithm.init(view, engine), round=3, greatest=np.array([1.0]))
@@ -85,7 +85,7 @@ def test_thresholds(view: Federation, engine: Engine) -> None:
     assert not parts(eps1=0.0)
 
 
-def test_clients_that_differ_part_and_alike_ones_do_not(view: Federation, engine: Engine) -> None:
+def test_clients_that_differ_part_and_alike_ones_do_not(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Cfl(replace(SETTINGS, training=replace(SETTINGS.training, epochs=2)), warm_up=1)
     state, _ = play(algorithm, view, engine, 6)
     assert len(np.unique(state.assignment)) > 1
@@ -94,13 +94,13 @@ def test_clients_that_differ_part_and_alike_ones_do_not(view: Federation, engine
     assert together(state.assignment).all()
 
 
-def test_an_absent_member_goes_to_the_child_of_least_loss(view: Federation, engine: Engine) -> None:
+def test_an_absent_member_goes_to_the_child_of_least_loss(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Cfl(SETTINGS, eps1=np.inf, eps2=0.0, warm_up=0)
     state, _ = play(algorithm, view, engine, 1, lambda r: range(5))
     assert state.assignment[5] == 0
     never = Cfl(SETTINGS, eps1=0.0)
     state, _ = play(never, view, engine, 2, lambda r: range(5), state)
-    losses = mean_losses(state.models, view.cohort([5]), engine)[0]
+    losses = mean_losses(state.models, view.cohort([5]), engine)[5]
     later, (metrics,) = play(never, view, engine, 3, lambda r: [4, 5], state)
     assert later.assignment[5] == 1 + losses[1:].argmin()
     assert metrics.down[5] == 3 * metrics.down[4]
@@ -109,7 +109,7 @@ def test_an_absent_member_goes_to_the_child_of_least_loss(view: Federation, engi
     assert list(costs.down) == [5]
 
 
-def test_the_mean_norm_is_that_of_the_aggregate(view: Federation, engine: Engine) -> None:
+def test_the_mean_norm_is_that_of_the_aggregate(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Cfl(SETTINGS)
     state, _ = play(algorithm, view, engine, 1)
     moved = Stack({name: tensor - engine.initial().tensors[name] for name, tensor in state.models.tensors.items()})
@@ -117,7 +117,7 @@ def test_the_mean_norm_is_that_of_the_aggregate(view: Federation, engine: Engine
     assert state.greatest[0] == pytest.approx(norm, rel=1e-5)
 
 
-def test_who_returns_right_after_a_split_goes_with_those_it_is_like(view: Federation, engine: Engine) -> None:
+def test_who_returns_right_after_a_split_goes_with_those_it_is_like(view: Federation, engine: SimulatedEngine) -> None:
     """Both children are still copies of their parent, so that losses cannot tell them apart; updates can."""
     algorithm = Cfl(SETTINGS, eps1=np.inf, eps2=0.0, warm_up=0)
     never = Cfl(SETTINGS, eps1=0.0)
@@ -130,7 +130,7 @@ def test_who_returns_right_after_a_split_goes_with_those_it_is_like(view: Federa
         assert placed.assignment[away] == 0  # nothing to tell the children apart by
         after, _ = never.round(split, view.cohort(range(6), 2), engine)
         jobs = [Job(k, (int(split.assignment[k]),)) for k in members]
-        trained = engine.train(split.models, members, jobs, SETTINGS.training, Key(5, 2))
+        trained = engine.train(split.models, members, jobs, SETTINGS.training, Key(5, 2)).models
         moved = [t.flatten(1) - split.models.tensors[name][:1].flatten(1) for name, t in trained.tensors.items()]
         updates = torch.cat(moved, dim=1).double()
         shares = [sizes * torch.as_tensor(split.assignment == child) for child in (1, 2)]

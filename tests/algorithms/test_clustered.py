@@ -26,7 +26,7 @@ from fedflux.algorithms.baselines.fesem import Fesem
 from fedflux.algorithms.baselines.haccs import Haccs
 from fedflux.algorithms.baselines.ifca import Ifca
 from fedflux.data import Federation
-from fedflux.engine import Engine
+from fedflux.engine import SimulatedEngine
 
 Make = Callable[..., Any]
 ONE = replace(SETTINGS, clusters=1)
@@ -37,7 +37,7 @@ METHODS: dict[str, Make] = {
     "fesem loss": lambda settings: Fesem(settings, start="loss"),
     "cfl": lambda settings: Cfl(settings, warm_up=1),
     "haccs": Haccs,
-    "haccs py": lambda settings: Haccs(settings, summary="py"),
+    "haccs py": lambda settings: Haccs(settings, histogram="py"),
     "feddrift": FedDrift,
 }
 
@@ -48,7 +48,7 @@ def view() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(view: Federation) -> Engine:
+def engine(view: Federation) -> SimulatedEngine:
     return engine_of(view)
 
 
@@ -64,12 +64,14 @@ def engine(view: Federation) -> Engine:
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )
-def test_with_one_cluster_it_is_fedavg_bit_for_bit(algorithm: Any, view: Federation, engine: Engine) -> None:
+def test_with_one_cluster_it_is_fedavg_bit_for_bit(algorithm: Any, view: Federation, engine: SimulatedEngine) -> None:
     assert_fedavg(algorithm, view, engine)
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_it_goes_on_from_a_saved_state_as_if_nothing_had_been(name: str, view: Federation, engine: Engine) -> None:
+def test_it_goes_on_from_a_saved_state_as_if_nothing_had_been(
+    name: str, view: Federation, engine: SimulatedEngine
+) -> None:
     algorithm = METHODS[name](SETTINGS)
     share = {1: [0, 1, 2, 3], 2: [1, 2, 3, 4, 5], 3: [0, 2, 4], 4: range(6)}
     whole, _ = play(algorithm, view, engine, 4, share.__getitem__)
@@ -80,7 +82,7 @@ def test_it_goes_on_from_a_saved_state_as_if_nothing_had_been(name: str, view: F
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_absent_clients_wait_and_are_answered_in_the_end(name: str, view: Federation, engine: Engine) -> None:
+def test_absent_clients_wait_and_are_answered_in_the_end(name: str, view: Federation, engine: SimulatedEngine) -> None:
     algorithm = METHODS[name](SETTINGS)
     state, _ = play(algorithm, view, engine, 3, lambda r: [0, 1, 2, 3] if r < 3 else [1, 4])
     labels = algorithm.assignment(state)
@@ -95,13 +97,13 @@ def test_absent_clients_wait_and_are_answered_in_the_end(name: str, view: Federa
     assert set(costs.up) | set(costs.down) <= {5} | ({0, 2, 3} if name == "cfl" else set())
     known = algorithm.known(state, everyone, engine)
     assert ((known.weights == 1).sum(axis=1) == 1).all()
-    scores = engine.evaluate(known, everyone, "test")
+    scores = engine.evaluate([known], everyone, "test").values
     assert np.isfinite(scores).all()
     assert state.models.finite().all()
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_cohort_of_one(name: str, view: Federation, engine: Engine) -> None:
+def test_a_cohort_of_one(name: str, view: Federation, engine: SimulatedEngine) -> None:
     algorithm = METHODS[name](SETTINGS)
     state, history = play(algorithm, view, engine, 4, lambda r: [r])
     assert state.models.finite().all()
@@ -129,7 +131,7 @@ def test_permuting_clients_permutes_the_clusters(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_the_test_phase_mixes_models_by_their_clients(name: str, view: Federation, engine: Engine) -> None:
+def test_the_test_phase_mixes_models_by_their_clients(name: str, view: Federation, engine: SimulatedEngine) -> None:
     algorithm = METHODS[name](SETTINGS)
     state, _ = play(algorithm, view, engine, 2)
     predictor = algorithm.unseen(state, view.cohort(range(6)).features("test"), engine)

@@ -11,7 +11,7 @@ from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, sma
 from fedflux.algorithms.baselines.fesem import Fesem
 from fedflux.algorithms.shared.geometry import coordinates, inner_products, squared_distances
 from fedflux.data import Federation
-from fedflux.engine import Engine, Job, Key, Stack
+from fedflux.engine import Job, Key, SimulatedEngine, Stack
 
 
 @pytest.fixture(scope="module")
@@ -20,7 +20,7 @@ def view() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(view: Federation) -> Engine:
+def engine(view: Federation) -> SimulatedEngine:
     return engine_of(view)
 
 
@@ -53,10 +53,13 @@ def test_distances_and_products_are_those_of_the_flattened_parameters() -> None:
     np.testing.assert_allclose(points @ points.T, products, rtol=1e-9, atol=1e-6)
 
 
-def test_the_first_centres_are_k_means_of_one_round_from_the_common_model(view: Federation, engine: Engine) -> None:
+def test_the_first_centres_are_k_means_of_one_round_from_the_common_model(
+    view: Federation, engine: SimulatedEngine
+) -> None:
     state, _ = play(Fesem(SETTINGS), view, engine, 1)
     cohort = view.cohort(range(6))
-    trained = engine.train(engine.initial(), cohort, [Job(k) for k in range(6)], SETTINGS.training, Key(5, 1))
+    jobs = [Job(k) for k in range(6)]
+    trained = engine.train(engine.initial(), cohort, jobs, SETTINGS.training, Key(5, 1)).models
     centres = trained.average((np.arange(3)[:, None] == state.assignment) * cohort.sizes("train"))
     assert_same(state.models, centres)
     np.testing.assert_array_equal(squared_distances(trained, centres).argmin(axis=1), state.assignment)
@@ -72,14 +75,14 @@ def test_clients_with_the_same_data_look_find_each_other() -> None:
         assert (looks[a] == looks[b]) == (state.assignment[a] == state.assignment[b])
 
 
-def test_a_client_that_moves_is_averaged_into_its_new_centre(view: Federation, engine: Engine) -> None:
+def test_a_client_that_moves_is_averaged_into_its_new_centre(view: Federation, engine: SimulatedEngine) -> None:
     algorithm, cohort = Fesem(replace(SETTINGS, clusters=2)), view.cohort(range(6))
     begun = algorithm.init(view, engine)
     away = Stack({name: tensor + 10 for name, tensor in engine.initial().tensors.items()})  # training leads back
     start = replace(begun, round=1, models=begun.models.put([1], away), assignment=np.array([0, 0, 0, 0, 0, 1]))
     state, _ = play(algorithm, view, engine, 2, state=start)
     jobs = [Job(k, (int(m),)) for k, m in enumerate(start.assignment)]
-    trained = engine.train(start.models, cohort, jobs, SETTINGS.training, Key(5, 2))
+    trained = engine.train(start.models, cohort, jobs, SETTINGS.training, Key(5, 2)).models
     nearest = squared_distances(trained, start.models).argmin(axis=1)
     np.testing.assert_array_equal(state.assignment, nearest)
     assert nearest.tolist() == [0] * 6
@@ -87,13 +90,13 @@ def test_a_client_that_moves_is_averaged_into_its_new_centre(view: Federation, e
     assert_same(state.models.take([1]), away)  # nobody's now: it stays
 
 
-def test_fewer_members_than_centres(view: Federation, engine: Engine) -> None:
+def test_fewer_members_than_centres(view: Federation, engine: SimulatedEngine) -> None:
     state, _ = play(Fesem(SETTINGS), view, engine, 1, lambda r: [2, 4])
     assert sorted(state.assignment[[2, 4]]) == [0, 1]
     assert_same(state.models.take([2]), engine.initial())
 
 
-def test_one_model_each_way(view: Federation, engine: Engine) -> None:
+def test_one_model_each_way(view: Federation, engine: SimulatedEngine) -> None:
     state, history = play(Fesem(SETTINGS), view, engine, 2)
     size = state.models.model_bytes()
     for metrics in history:

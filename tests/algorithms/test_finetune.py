@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedflux.algorithms.checks import small_federation
-from fedflux.algorithms.shared.finetune import finetune
+from fedflux.algorithms.shared.finetune import TUNED, finetune
 from fedflux.engine import Job, Key, Predictor, Training, make_engine
 
 TRAINING = Training(3, 8, 0.1, 0.9)
@@ -17,7 +17,7 @@ def test_validation_never_gets_worse_and_the_best_epoch_is_kept() -> None:
     cohort = federation.cohort(range(6))
     start = Predictor.shared(engine.initial(), np.ones(1), 6)
     tuned, kept = finetune(start, cohort, engine, TRAINING, 4, Key(1, 10))
-    before, after = (engine.evaluate(one, cohort, "validation") for one in (start, tuned))
+    before, after = engine.evaluate([start, tuned], cohort, "validation").values
     assert (after >= before).all()
     assert (after > before).any()
     assert (after[kept == 0] == before[kept == 0]).all()
@@ -25,9 +25,12 @@ def test_validation_never_gets_worse_and_the_best_epoch_is_kept() -> None:
     model = engine.initial()
     for epoch in range(1, kept[client] + 1):
         alone = federation.cohort([client])
-        model = engine.train(model, alone, [Job(client)], Training(1, 8, 0.1, 0.9), Key(1, 10 + epoch))
+        model = engine.train(model, alone, [Job(client)], Training(1, 8, 0.1, 0.9), Key(1, 10 + epoch)).models
+    held = engine.kept()
+    row = held.clients[TUNED].tolist().index(client)
+    assert set(held.clients[TUNED]) == set(np.flatnonzero(kept > 0))
     for name, tensor in model.tensors.items():
-        assert torch.equal(tensor[0], tuned.stack.tensors[name][client])
+        assert torch.equal(tensor[0], held.models[TUNED].tensors[name][row])
 
 
 def test_a_mixture_is_refused() -> None:

@@ -16,11 +16,12 @@ from fedflux import clustering
 from fedflux.algorithms import Settings
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.baselines.fedavg import FedAvg
-from fedflux.algorithms.flux import describe, dynamic, plain
+from fedflux.algorithms.flux.describe import describe
 from fedflux.algorithms.flux.dynamic import MEMORY, DynamicState, FluxDynamic
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import make_engine
+from fedflux.descriptors.queries import AskDescriptor
+from fedflux.engine import SimulatedEngine, make_engine
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import make_config
 from fedflux.runs.evaluation import why_clusters_differ
@@ -161,16 +162,21 @@ def test_why_clusters_differ_is_told_of_those_that_somebody_is_in() -> None:
         assert f"clusters {held[0]} and {held[1]}" in told[0]["words"]
 
 
+def note_descriptions(monkeypatch: pytest.MonkeyPatch, note: Any) -> None:
+    """Whoever is asked for a descriptor is noted first, with the data that it is asked about."""
+    real = SimulatedEngine.ask
+
+    def ask(self: Any, query: Any, clients: Any, models: Any = None) -> Any:
+        if isinstance(query, AskDescriptor):
+            note(clients)
+        return real(self, query, clients, models)
+
+    monkeypatch.setattr(SimulatedEngine, "ask", ask)
+
+
 def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[Any] = []
-    real = describe.describe
-
-    def noted(extractor: Any, cohort: Any, engine: Any) -> Any:
-        asked.append(cohort.federation.part)
-        return real(extractor, cohort, engine)
-
-    for module in (plain, dynamic):
-        monkeypatch.setattr(module, "describe", noted)
+    note_descriptions(monkeypatch, lambda cohort: asked.append(cohort.federation.part))
     played(None, false_alarms=1e-6)
     assert asked == [(0, 2, 6), (2, 3, 6), (3, 4, 6), (4, 5, 6), (5, 6, 6)]
     asked.clear()
@@ -181,15 +187,12 @@ def test_descriptions_are_of_disjoint_chunks(monkeypatch: pytest.MonkeyPatch) ->
 @pytest.mark.parametrize("often", [1, 2, 3])
 def test_a_newcomer_tells_no_example_twice(monkeypatch: pytest.MonkeyPatch, often: int) -> None:
     told: dict[int, list[int]] = {client: [] for client in range(6)}
-    real = describe.describe
 
-    def noted(extractor: Any, cohort: Any, engine: Any) -> Any:
+    def noted(cohort: Any) -> None:
         for client in cohort:
             told[client] += cohort.data(client, "train").rows.tolist()
-        return real(extractor, cohort, engine)
 
-    monkeypatch.setattr(dynamic, "describe", noted)
-    monkeypatch.setattr(plain, "describe", noted)
+    note_descriptions(monkeypatch, noted)
     view = drifting(None).blind()
     algorithm = FluxDynamic(replace(SETTINGS, false_alarms=1e-9, redescribe=often))
     state, history = play(algorithm, view, engine_of(view), 6, lambda r: range(4 if r < 3 else 5 if r < 5 else 6))
@@ -210,8 +213,10 @@ def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: 
     moved = np.flatnonzero(federation.at(3).truth != federation.at(4).truth)
     assert events(history, f"drift at {len(moved)} of 6")
     assert len(after.models) == len(before.models)
-    fits = algorithm._place(after, algorithm._told_by(after, view.cohort(moved, 4)), engine)[1]
-    np.testing.assert_array_equal(after.assignment[moved], fits)
+    now = describe(after.extractor, algorithm._told_by(4, view.cohort(moved, 4)), engine)
+    assert now is not None
+    np.testing.assert_array_equal(now.clients, moved)
+    np.testing.assert_array_equal(after.assignment[moved], after.clusters.place(now.descriptors))
     assert (after.assignment != before.assignment).any()
     stayed = np.setdiff1d(np.arange(6), moved)
     np.testing.assert_array_equal(after.assignment[stayed], before.assignment[stayed])

@@ -15,7 +15,7 @@ from fedflux.algorithms.flux.soft import FluxSoft, SoftState, lend
 from fedflux.clustering import Clusterer
 from fedflux.data import Federation
 from fedflux.descriptors.wire import client_bytes, from_arrays
-from fedflux.engine import Engine, Stack
+from fedflux.engine import SimulatedEngine, Stack
 
 CLUSTERED = replace(SETTINGS, cluster_round=2)
 
@@ -141,7 +141,9 @@ def test_it_describes_anew_every_so_many_rounds(close: Federation) -> None:
     assert [one.work.get("forward", 0) for one in told] == [0, 6, 0, 6, 0]
 
 
-def drifting(algorithm: Any, before: Federation, after: Federation, engine: Engine) -> tuple[Any, list[RoundMetrics]]:
+def drifting(
+    algorithm: Any, before: Federation, after: Federation, engine: SimulatedEngine
+) -> tuple[Any, list[RoundMetrics]]:
     """Three rounds of the one, two of the other."""
     state, _ = play(algorithm, before, engine, 3)
     return play(algorithm, after, engine, 5, state=state)
@@ -157,9 +159,11 @@ def test_models_follow_clients_that_change_places(sharp: Federation, redescribe:
     expected = before.assignment[order] if redescribe else before.assignment
     assert (together(before.assignment[order]) != together(before.assignment)).any()
     np.testing.assert_array_equal(together(after.assignment), together(expected))
-    scores = engine.evaluate(algorithm.known(after, moved.cohort(range(6)), engine), moved.cohort(range(6)), "test")
     static, _ = play(algorithm, sharp, engine, 5)
-    usual = engine.evaluate(algorithm.known(static, sharp.cohort(range(6)), engine), sharp.cohort(range(6)), "test")
+    scores, usual = (
+        engine.evaluate([algorithm.known(state, everyone, engine)], everyone, "test").values
+        for state, everyone in ((after, moved.cohort(range(6))), (static, sharp.cohort(range(6))))
+    )
     assert (scores.mean() > usual.mean() - 0.05) == bool(redescribe)
 
 
@@ -170,7 +174,7 @@ def test_the_battery_holds_when_it_describes_anew(check: Any) -> None:
 
 def test_it_is_always_calibrated_and_told_nothing() -> None:
     told = replace(SETTINGS, clusterer=Clusterer("kmeans", clusters=3), true_count=True)
-    algorithm = ALGORITHMS["flux-soft"](told)
+    algorithm = ALGORITHMS["flux-soft"].make(told)
     assert isinstance(algorithm, FluxSoft)
     assert algorithm.settings.clusterer.name == "calibrated"
     assert not algorithm.uses_truth

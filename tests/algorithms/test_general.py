@@ -1,5 +1,6 @@
 """`--answer both`: clusters' models stay FLUX's, the general one is FedAvg's, and validation says who is heard."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,11 @@ from fedflux.algorithms.checks import check_resumes
 from fedflux.algorithms.flux.general_model import SHARES, elected, hear, votes
 from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.data import Federation
-from fedflux.engine import Predictor, Stack
+from fedflux.engine import Predictor, Scores, Stack
+from fedflux.placement import Placement
 
 CLUSTERED = replace(SETTINGS, cluster_round=2)
-BOTH = replace(CLUSTERED, beside=True)
+BOTH = replace(CLUSTERED, general_model=True)
 ONLY_GENERAL = (0.0, 0.0, 0.0, 0.0, 0.0, 1.0)
 
 
@@ -58,10 +60,8 @@ def test_where_labels_conflict_nobody_listens_to_it() -> None:
     state, _ = play(Flux(settings), conflict, engine, 8)
     assert len(state.models) > 1
     everyone = conflict.cohort(range(6))
-    own = engine.evaluate(Flux(settings).known(replace(state, ballot=()), everyone, engine), everyone, "validation")
-    shared = engine.evaluate(
-        Flux(settings).known(replace(state, ballot=ONLY_GENERAL), everyone, engine), everyone, "validation"
-    )
+    heard = [Flux(settings).known(replace(state, ballot=ballot), everyone, engine) for ballot in ((), ONLY_GENERAL)]
+    own, shared = engine.evaluate(heard, everyone, "validation").values
     assert own.mean() > shared.mean() + 0.1
     assert state.share <= 0.4  # below a half it changes an answer only where the cluster's model is the less sure
 
@@ -76,8 +76,11 @@ def models_that_say(*answers: int) -> Stack:
 class Ballot:
     """An engine whose clients all want the answer 1, and hear mixtures of models that know one answer each."""
 
-    def evaluate(self, predictor: Predictor, cohort: Any, split: str) -> np.ndarray:
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Any, split: str) -> Scores:
         assert split == "validation"
+        return Scores(np.stack([self._one(predictor) for predictor in predictors]))
+
+    def _one(self, predictor: Predictor) -> np.ndarray:
         says = torch.softmax(predictor.stack.tensors["bias"], dim=1).numpy()
         heard = (predictor.weights @ says).argmax(axis=1)
         return np.where(np.arange(len(heard)) == 2, np.nan, heard == 1)  # the third has no validation part
@@ -87,11 +90,11 @@ def test_the_smallest_part_that_serves_members_best_is_taken() -> None:
     engine: Any = Ballot()
     cohort: Any = range(3)
     wrong, right = models_that_say(0, 0, 0), models_that_say(1)
-    found = votes(Predictor.single(wrong, np.array([0, 2, 0])), right, cohort, engine)
+    found = votes(Predictor.single(wrong, np.array([0, 2, 0])), Stack.together([wrong, right]), cohort, engine)
     assert found.tolist() == [0, 0, 0, 2, 2, 2]
     assert elected(found.tolist()) == 0.6
     own = Predictor.single(right.take([0, 0]), np.array([0, 1, 0]))
-    assert elected(votes(own, wrong.take([0]), cohort, engine).tolist()) == 0
+    assert elected(votes(own, Stack.together([own.stack, wrong.take([0])]), cohort, engine).tolist()) == 0
     assert elected(()) == 0
 
 
@@ -104,8 +107,8 @@ def test_votes_of_earlier_rounds_count_and_silence_changes_nothing(turned: Feder
     assert later.ballot[4] >= 5e5
 
     class Silent:
-        def evaluate(self, predictor: Predictor, cohort: Any, split: str) -> np.ndarray:
-            return np.full(len(predictor.weights), np.nan)
+        def evaluate(self, predictors: Sequence[Predictor], cohort: Any, split: str) -> Scores:
+            return Scores(np.full((len(predictors), len(cohort)), np.nan))
 
     silent: Any = Silent()
     cohort, metrics = turned.cohort(range(6), 4), RoundMetrics()
@@ -124,13 +127,16 @@ def test_members_vote_before_they_train(turned: Federation) -> None:
 @pytest.mark.parametrize("share", SHARES)
 def test_hearing_mixes_and_keeps_what_was_said_of_placements(share: float) -> None:
     models, general = models_that_say(0, 1), models_that_say(2)
-    own = Predictor.single(models, np.array([1, 0, 1]), np.arange(6.0).reshape(3, 2))
-    heard = hear(own, general, share)
+    chosen, ones = np.array([1, 0, 1]), np.ones(3)
+    placement = Placement(chosen, np.arange(6.0).reshape(3, 2), ones > 1, ones, ones)
+    own = replace(Predictor.single(models, chosen), placement=placement)
+    heard = hear(own, Stack.together([models, general]), share)
     if share == 0:
         assert heard is own
         return
     np.testing.assert_allclose(heard.weights, [[0, 1 - share, share], [1 - share, 0, share], [0, 1 - share, share]])
-    np.testing.assert_array_equal(heard.distances, own.distances)
+    assert heard.placement is placement
+    assert len(heard.stack) == 3
 
 
 def test_unseen_clients_hear_it_as_far_as_known_ones(turned: Federation) -> None:
@@ -142,7 +148,7 @@ def test_unseen_clients_hear_it_as_far_as_known_ones(turned: Federation) -> None
         )
         np.testing.assert_allclose(answered.weights[:, -1], 0.2)
         np.testing.assert_allclose(answered.weights.sum(axis=1), 1)
-        assert answered.verdict is not None
+        assert answered.placement is not None
 
 
 def test_it_goes_on_from_a_saved_state(turned: Federation) -> None:
@@ -152,7 +158,7 @@ def test_it_goes_on_from_a_saved_state(turned: Federation) -> None:
     found, _ = play(Flux(BOTH), turned, engine, 4, state=saved(half))
     assert found.ballot == whole.ballot
     assert_same(found.general, whole.general)
-    check_resumes(lambda settings: Flux(replace(settings, beside=True)))
+    check_resumes(lambda settings: Flux(replace(settings, general_model=True)))
 
 
 def test_a_run_says_how_far_the_general_model_was_heard_and_keeps_it(tmp_path: Path) -> None:

@@ -7,6 +7,7 @@ from tests.algorithms.playing import SETTINGS, engine_of, play, small
 
 from fedflux.algorithms.baselines.haccs import (
     BINS,
+    AskHistograms,
     Haccs,
     label_counts,
     nearest,
@@ -15,8 +16,10 @@ from fedflux.algorithms.baselines.haccs import (
     pixel_counts,
     row_distances,
 )
+from fedflux.algorithms.check_engines import WrappedEngine
 from fedflux.data import Federation, Labelled
-from fedflux.engine import Engine
+from fedflux.data.holding import About
+from fedflux.engine import SimulatedEngine
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +28,7 @@ def view() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(view: Federation) -> Engine:
+def engine(view: Federation) -> SimulatedEngine:
     return engine_of(view)
 
 
@@ -78,8 +81,8 @@ def test_laplace_noise() -> None:
     assert drawn[:, 0, 2].std() == pytest.approx(np.sqrt(2) * 10, rel=0.3)
 
 
-def test_label_shift_is_found_and_the_summary_travels_once(view: Federation, engine: Engine) -> None:
-    algorithm = Haccs(SETTINGS, summary="py")
+def test_label_shift_is_found_and_the_summary_travels_once(view: Federation, engine: SimulatedEngine) -> None:
+    algorithm = Haccs(SETTINGS, histogram="py")
     state, history = play(algorithm, view, engine, 3, lambda r: range(5) if r < 3 else range(6))
     kept = [tuple(np.unique(view.cohort([k]).data(k, "train").y)) for k in range(5)]
     alike = np.array([[a == b for b in kept] for a in kept])
@@ -91,12 +94,47 @@ def test_label_shift_is_found_and_the_summary_travels_once(view: Federation, eng
     assert len(np.unique(state.assignment)) == len(state.models)
 
 
-def test_bytes_of_the_pixel_histograms(view: Federation, engine: Engine) -> None:
+def test_bytes_of_the_pixel_histograms(view: Federation, engine: SimulatedEngine) -> None:
     state, (metrics,) = play(Haccs(SETTINGS), view, engine, 1)
     assert set(metrics.up.values()) == {state.models.model_bytes() + 4 * 10 * BINS}
 
 
-def test_noise_is_the_clients_own(view: Federation, engine: Engine) -> None:
+def test_noise_is_the_clients_own(view: Federation, engine: SimulatedEngine) -> None:
     whole, _ = play(Haccs(SETTINGS, epsilon=0.1), view, engine, 1)
     later, _ = play(Haccs(SETTINGS, epsilon=0.1), view, engine, 2, lambda r: [0, 1, 2] if r == 1 else [3, 4, 5])
     np.testing.assert_array_equal(later.summaries, whole.summaries)
+
+
+def test_an_answer_is_frequencies_and_nothing_else(view: Federation, engine: SimulatedEngine) -> None:
+    about = About({"train": 100, "validation": 20, "test": 20}, classes=10)
+    for kind, shape in (("pxgy", (10, BINS)), ("py", (1, 10))):
+        question = AskHistograms(kind, 10, seed=5)  # type: ignore[arg-type]
+        (answer,) = engine.ask(question, view.cohort([2])).arrays
+        assert answer["frequencies"].shape == question.shape == shape
+        assert answer["frequencies"].dtype == np.float32
+        assert question.fault(answer, about) is None
+        told = np.asarray(answer["frequencies"], dtype=np.float64)
+        bad = {
+            "has a wrong shape": {"frequencies": told[:, :-1]},
+            "does not have the arrays asked for": {"frequencies": told, "more": told},
+            "NaN or infinite": {"frequencies": told * np.nan},
+            "no frequencies": {"frequencies": 2 * told},
+            "histograms are no": {"frequencies": np.where(told == told.max(), -told, told)},
+        }
+        for words, arrays in bad.items():
+            assert words in (question.fault(arrays, about) or "")
+
+
+def test_who_tells_no_histogram_waits_and_is_asked_again(view: Federation, engine: SimulatedEngine) -> None:
+    class Shy(WrappedEngine):
+        def ask(self, query, clients, models=None):
+            return self.inner.ask(query, clients.only([0, 1, 2, 3]), models)
+
+    algorithm = Haccs(SETTINGS, histogram="py")
+    state, metrics = algorithm.round(algorithm.init(view, engine), view.cohort(range(6), 1), Shy(engine))
+    assert state.assignment[4:].tolist() == [-1, -1]
+    assert metrics.up == {k: metrics.up[0] if k < 4 else 0 for k in range(6)}
+    assert set(metrics.validation) == set(range(6))
+    later, _ = play(algorithm, view, engine, 2, state=state)
+    assert (later.assignment >= 0).all()
+    np.testing.assert_array_equal(later.assignment[:4], state.assignment[:4])

@@ -10,7 +10,7 @@ from tests.algorithms.playing import SETTINGS, TRAINING, engine_of, play, small
 from fedflux.algorithms import make_algorithm
 from fedflux.algorithms.baselines.ifca import Ifca
 from fedflux.data import Federation
-from fedflux.engine import Engine
+from fedflux.engine import SimulatedEngine
 from fedflux.errors import FedfluxError
 
 
@@ -20,17 +20,17 @@ def view() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(view: Federation) -> Engine:
+def engine(view: Federation) -> SimulatedEngine:
     return engine_of(view)
 
 
-def test_members_choose_by_the_loss_of_the_models_as_sent(view: Federation, engine: Engine) -> None:
+def test_members_choose_by_the_loss_of_the_models_as_sent(view: Federation, engine: SimulatedEngine) -> None:
     state, _ = play(Ifca(SETTINGS), view, engine, 1)
-    losses = engine.losses(engine.initial(3), view.cohort(range(6)), "train")
+    losses = engine.backend.losses(engine.initial(3), view.cohort(range(6)), "train")
     np.testing.assert_array_equal(state.assignment, [one.mean(axis=1).argmin() for one in losses])
 
 
-def test_equal_models_go_to_the_lowest_index_and_the_others_stay(view: Federation, engine: Engine) -> None:
+def test_equal_models_go_to_the_lowest_index_and_the_others_stay(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Ifca(SETTINGS)
     same = engine.initial().take([0, 0, 0])
     start = replace(algorithm.init(view, engine), models=same)
@@ -41,7 +41,7 @@ def test_equal_models_go_to_the_lowest_index_and_the_others_stay(view: Federatio
         assert torch.equal(tensor[1:], same.tensors[name][1:])
 
 
-def test_costs(view: Federation, engine: Engine) -> None:
+def test_costs(view: Federation, engine: SimulatedEngine) -> None:
     algorithm = Ifca(replace(SETTINGS, training=replace(TRAINING, epochs=2)))
     state, (metrics,) = play(algorithm, view, engine, 1, lambda r: [0, 3])
     size = state.models.model_bytes()
@@ -52,7 +52,7 @@ def test_costs(view: Federation, engine: Engine) -> None:
     assert costs.work == {"models_down": 12, "models_up": 0, "forward": 12, "training": 0}
 
 
-def test_restarts_look_for_models_that_attract_clients(view: Federation, engine: Engine) -> None:
+def test_restarts_look_for_models_that_attract_clients(view: Federation, engine: SimulatedEngine) -> None:
     plain, _ = play(Ifca(replace(SETTINGS, clusters=2)), view, engine, 1)
     state, (metrics,) = play(Ifca(replace(SETTINGS, clusters=2), restarts=5, share=0.3), view, engine, 1)
     least = [np.bincount(s.assignment, minlength=2).min() for s in (plain, state)]
@@ -60,7 +60,7 @@ def test_restarts_look_for_models_that_attract_clients(view: Federation, engine:
     assert metrics.work["models_down"] > 2 * 6
 
 
-def test_it_must_be_told_how_many(view: Federation, engine: Engine) -> None:
+def test_it_must_be_told_how_many(view: Federation, engine: SimulatedEngine) -> None:
     for name in ("ifca", "fesem"):
         with pytest.raises(FedfluxError, match="--clusters M"):
             make_algorithm(name, replace(SETTINGS, clusters=None)).init(view, engine)

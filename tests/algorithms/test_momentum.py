@@ -106,7 +106,7 @@ def test_a_cluster_whose_members_stay_away_stands_still(turned: Federation) -> N
 
 @pytest.mark.parametrize("both", [False, True])
 def test_clusters_found_anew_keep_a_velocity_each(both: bool, turned: Federation) -> None:
-    settings, engine = replace(CLUSTERED, rounds=6, beside=both), engine_of(turned)
+    settings, engine = replace(CLUSTERED, rounds=6, general_model=both), engine_of(turned)
     state, history = play(Flux(settings), turned, engine, 6, cohort=lambda r: range(min(2 + r, 6)))
     assert any("found anew" in event for metrics in history for event in metrics.events)
     assert len(state.velocity) == len(state.models) + both
@@ -129,7 +129,7 @@ def test_stopped_runs_go_on_to_the_same_bits() -> None:
         return lambda settings: method(replace(settings, server_momentum=0.5))
 
     check_resumes(with_momentum(FedAvg))
-    check_resumes(lambda settings: Flux(replace(settings, server_momentum=0.5, beside=True)))
+    check_resumes(lambda settings: Flux(replace(settings, server_momentum=0.5, general_model=True)))
 
 
 def test_at_zero_nothing_is_kept(turned: Federation) -> None:

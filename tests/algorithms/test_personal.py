@@ -7,17 +7,18 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.algorithms import making
 from tests.algorithms.making import SETTINGS, TRAINING, digits, loop, play
 
 import fedflux
-from fedflux.algorithms import HARNESS, Algorithm
+from fedflux.algorithms import PAPER_BASELINES, Algorithm
 from fedflux.algorithms.baselines.apfl import Apfl
 from fedflux.algorithms.baselines.atp import Atp
 from fedflux.algorithms.baselines.fedem import FedEM
 from fedflux.algorithms.baselines.fedrc import FedRC
 from fedflux.algorithms.baselines.pfedme import PFedMe
 from fedflux.data import Federation
-from fedflux.engine import DivergedError, Engine, ProcessesEngine, Recipe, make_engine
+from fedflux.engine import DivergedError, ProcessesEngine, Recipe, SimulatedEngine, make_engine
 from fedflux.savable import put_together, take_apart
 
 METHODS: dict[str, Algorithm[Any]] = {
@@ -27,7 +28,7 @@ METHODS: dict[str, Algorithm[Any]] = {
     "apfl of outputs": Apfl(SETTINGS, output_mixing=True),
     "pfedme": PFedMe(SETTINGS),
     "atp": Atp(SETTINGS, rate_rounds=2),
-    **{f"{name} of the harness": HARNESS[name](SETTINGS) for name in ("fedem", "apfl", "pfedme")},
+    **{f"{name} of the paper": PAPER_BASELINES[name](SETTINGS) for name in ("fedem", "fedrc", "apfl", "pfedme")},
 }
 SOME = {1: [0, 1, 2, 3], 2: [1, 3, 4], 3: [0, 2, 4]}
 
@@ -38,40 +39,46 @@ def federation() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(federation: Federation) -> Engine:
+def engine(federation: Federation) -> SimulatedEngine:
     return loop(federation)
 
 
 @pytest.fixture(scope="module")
-def stacked(federation: Federation) -> Engine:
+def stacked(federation: Federation) -> SimulatedEngine:
     return make_engine("stacked", "mlp", federation, seed=5)
 
 
 @pytest.fixture(scope="module")
-def processes(federation: Federation) -> Iterator[ProcessesEngine]:
+def processes(federation: Federation) -> Iterator[SimulatedEngine]:
     recipe = Recipe("mlp", federation.image_shape, federation.classes, 5)
     with ProcessesEngine(recipe, pixels=federation.dataset.pixels, workers=2) as made:
-        yield made
+        yield SimulatedEngine(made)
 
 
-def tensors(state: Any) -> dict[str, Any]:
-    return {name: tensor.double() for name, tensor in take_apart(state)[0].items()}
+def saved(value: Any) -> Any:
+    return put_together(type(value), *take_apart(value))
 
 
-def answers(algorithm: Algorithm[Any], state: Any, federation: Federation, engine: Engine) -> list[Any]:
+def tensors(state: Any, engine: SimulatedEngine) -> dict[str, Any]:
+    """All numbers of a run: the server's, and what clients keep."""
+    parts = {"state": take_apart(state)[0], "kept": take_apart(engine.kept())[0]}
+    return {f"{part}: {name}": tensor.double() for part, all in parts.items() for name, tensor in all.items()}
+
+
+def answers(algorithm: Algorithm[Any], state: Any, federation: Federation, engine: SimulatedEngine) -> list[Any]:
     cohort = federation.cohort(range(6))
-    features = cohort.features("test")
-    predictors = (algorithm.known(state, cohort, engine), algorithm.unseen(state, features, engine))
-    return [one for predictor in predictors if predictor is not None for one in engine.predict(predictor, features)]
+    predictors = (algorithm.known(state, cohort, engine), algorithm.unseen(state, cohort.features("test"), engine))
+    return [one for predictor in predictors if predictor for one in making.answers(engine, predictor, cohort)]
 
 
 @pytest.mark.parametrize("name", METHODS)
 def test_every_engine_gives_the_same(
-    name: str, federation: Federation, engine: Engine, stacked: Engine, processes: Engine
+    name: str, federation: Federation, engine: SimulatedEngine, stacked: SimulatedEngine, processes: SimulatedEngine
 ) -> None:
     method = METHODS[name]
-    runs = [play(method, federation, one, members=SOME.__getitem__) for one in (engine, stacked, processes)]
-    states = [tensors(state) for state, _ in runs]
+    engines = (engine, stacked, processes)
+    runs = [play(method, federation, one, members=SOME.__getitem__) for one in engines]
+    states = [tensors(state, one) for (state, _), one in zip(runs, engines, strict=True)]
     for key, tensor in states[0].items():
         assert (tensor - states[1][key]).abs().max() < 1e-3, key
         assert tensor.equal(states[2][key]), key
@@ -81,20 +88,24 @@ def test_every_engine_gives_the_same(
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_saved_state_goes_on_to_the_same_numbers(name: str, federation: Federation, engine: Engine) -> None:
+def test_a_saved_state_goes_on_to_the_same_numbers(name: str, federation: Federation, engine: SimulatedEngine) -> None:
     method = METHODS[name]
     whole, _ = play(method, federation, engine, members=SOME.__getitem__)
+    one = tensors(whole, engine)
     half, _ = play(method, federation, engine, rounds=2, members=SOME.__getitem__)
-    again = put_together(type(half), *take_apart(half))
-    resumed, _ = play(method, federation, engine, rounds=1, members=SOME.__getitem__, state=again)
-    one, two = tensors(whole), tensors(resumed)
+    again, other = saved(half), loop(federation)
+    other.restore(saved(engine.kept()))
+    resumed, _ = play(method, federation, other, rounds=1, members=SOME.__getitem__, state=again)
+    two = tensors(resumed, other)
     assert one.keys() == two.keys()
     assert all(tensor.equal(two[key]) for key, tensor in one.items())
     assert resumed.round == 3
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_a_cohort_of_one_and_someone_who_never_comes(name: str, federation: Federation, engine: Engine) -> None:
+def test_a_cohort_of_one_and_someone_who_never_comes(
+    name: str, federation: Federation, engine: SimulatedEngine
+) -> None:
     method = METHODS[name]
     state, metrics = play(method, federation, engine, members=lambda r: [3])
     assert list(metrics.validation) == [3]
@@ -106,7 +117,7 @@ def test_a_cohort_of_one_and_someone_who_never_comes(name: str, federation: Fede
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_training_that_diverges_stops_the_run(name: str, federation: Federation, engine: Engine) -> None:
+def test_training_that_diverges_stops_the_run(name: str, federation: Federation, engine: SimulatedEngine) -> None:
     wild = replace(SETTINGS, training=replace(TRAINING, lr=1e30))
     with pytest.raises(DivergedError, match="diverged in round"):
         play(replace(METHODS[name], settings=wild), federation, engine)  # type: ignore[type-var]

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.making import SETTINGS, TRAINING, apart, digits, loop, permuted, play, same
+from tests.algorithms.making import SETTINGS, TRAINING, answering, apart, digits, kept, loop, permuted, play, same
 from torch import Tensor
 
 from fedflux.algorithms import Algorithm, FedAvg
 from fedflux.algorithms.baselines.pfedme import Envelope, PFedMe
 from fedflux.data import Federation
-from fedflux.engine import Engine, LoopEngine
+from fedflux.engine import LoopEngine, SimulatedEngine
 from fedflux.engine.rules import Batch, Loss, Sgd
 from fedflux.engine.stack import Parameters
 from fedflux.models import build_model
@@ -24,7 +24,7 @@ def federation() -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine(federation: Federation) -> Engine:
+def engine(federation: Federation) -> SimulatedEngine:
     return loop(federation)
 
 
@@ -66,7 +66,7 @@ def test_the_inner_steps_find_the_proximal_point() -> None:
 
 def test_a_strong_pull_is_fedavg(federation: Federation) -> None:
     model = build_model("mlp", federation.image_shape, federation.classes, seed=5).double()
-    engine = LoopEngine(model, pixels=federation.dataset.pixels)
+    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.pixels))
     expected, _ = play(FedAvg(SETTINGS), federation, engine)
     far = []
     for strength in (1e4, 1e6):
@@ -77,33 +77,36 @@ def test_a_strong_pull_is_fedavg(federation: Federation) -> None:
     assert far[1] < far[0] / 10
 
 
-def test_clients_answer_with_their_own_model(federation: Federation, engine: Engine) -> None:
+def test_clients_answer_with_their_own_model(federation: Federation, engine: SimulatedEngine) -> None:
     algorithm: Algorithm[Any] = PFedMe(SETTINGS)
     state, _ = play(algorithm, federation, engine, members=lambda r: [0, 1, 2] if r < 3 else [2, 3])
-    known = algorithm.known(state, federation.cohort([1, 3, 5]), engine)
+    some = federation.cohort([1, 3, 5])
+    known = algorithm.known(state, some, engine)
     assert known is not None
-    assert known.weights.argmax(axis=1).tolist() == [0, 1, 3]
-    assert same(known.stack, known.stack.together([state.personal.take([1, 3, 5]), state.model]))
-    assert apart(state.personal.take([3]), state.model) > 1e-4
+    assert state.took_part.tolist() == [True, True, True, True, False, False]
+    own = kept(engine, [1, 3])
+    assert same(answering(engine, known, some), own.together([own, state.model]))
+    assert apart(own.take([1]), state.model) > 1e-4
     assert algorithm.unseen(state, federation.cohort([0]).features("test"), engine) is None
 
 
-def test_beta_steps_past_the_mean(federation: Federation, engine: Engine) -> None:
+def test_beta_steps_past_the_mean(federation: Federation, engine: SimulatedEngine) -> None:
     one, _ = play(PFedMe(SETTINGS), federation, engine, rounds=1)
     two, _ = play(PFedMe(SETTINGS, beta=2.0), federation, engine, rounds=1)
     for name, tensor in one.model.tensors.items():
         torch.testing.assert_close(two.model.tensors[name], 2 * tensor - engine.initial().tensors[name])
 
 
-def test_permuting_clients_permutes_their_models(federation: Federation, engine: Engine) -> None:
+def test_permuting_clients_permutes_their_models(federation: Federation, engine: SimulatedEngine) -> None:
     whole = replace(SETTINGS, training=replace(TRAINING, batch_size=1000))
     order = [3, 0, 5, 1, 4, 2]
-    one, _ = play(PFedMe(whole), federation, engine, rounds=2)
-    two, _ = play(PFedMe(whole), permuted(federation, order), engine, rounds=2)
-    assert apart(two.personal, one.personal.take(order)) < 1e-5
+    play(PFedMe(whole), federation, engine, rounds=2)
+    own = kept(engine)
+    play(PFedMe(whole), permuted(federation, order), engine, rounds=2)
+    assert apart(kept(engine), own.take(order)) < 1e-5
 
 
-def test_costs_count_the_inner_steps(federation: Federation, engine: Engine) -> None:
+def test_costs_count_the_inner_steps(federation: Federation, engine: SimulatedEngine) -> None:
     _, metrics = play(PFedMe(SETTINGS), federation, engine, rounds=1)
     assert metrics.work == {"models_down": 6, "models_up": 6, "forward": 0, "training": 5 * 2 * 6}
     assert np.isfinite(list(metrics.validation.values())).all()

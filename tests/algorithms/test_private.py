@@ -1,6 +1,7 @@
 """Private descriptors on an engine: nothing leaves but through the release, copies count once, the result says so."""
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,17 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux import private
-from fedflux.algorithms.flux.describe import (
-    DescriptorSettings,
-    describe_unlabelled,
-    fit_extractor,
-    sent,
-    sent_unlabelled,
-)
-from fedflux.algorithms.flux.private import with_paper_noise
-from fedflux.data import Features, Federation, Partition, partition
+from fedflux.algorithms.flux.describe import DescriptorSettings, Extractor, describe_unlabelled, fit_extractor
+from fedflux.data import Cohort, Features, Federation, Partition, partition
 from fedflux.data.sources import load
 from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.descriptor import Descriptors
+from fedflux.descriptors.privacy import accounting
 from fedflux.descriptors.privacy.accounting import Privacy, opendp
-from fedflux.engine import Engine, make_engine
+from fedflux.descriptors.privacy.mechanism import with_paper_noise
+from fedflux.descriptors.queries import AskUnlabelled
+from fedflux.descriptors.wire import join_arrays
+from fedflux.engine import Engine, SimulatedEngine, make_engine
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import make_config
 from fedflux.runs.identity import determines, identity
@@ -36,8 +34,30 @@ def clients_of(shift: str, **told: Any) -> Federation:
 
 
 @pytest.fixture(scope="module")
-def engine() -> Engine:
+def engine() -> SimulatedEngine:
     return make_engine("loop", "mlp", clients_of("none"), seed=5)
+
+
+def extractor_of(cohort: Cohort, engine: Engine, settings: DescriptorSettings = GAUSSIAN) -> Extractor:
+    found = fit_extractor(engine.initial(), cohort, engine, settings)
+    assert found is not None
+    return found
+
+
+def sent(extractor: Extractor, cohort: Cohort, engine: Engine) -> dict[str, Any]:
+    """What labelled clients send, together."""
+    return {**join_arrays(engine.ask(extractor.question, cohort, extractor.reference).arrays)}
+
+
+def sent_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> dict[str, Any]:
+    """What clients without labels send, together."""
+    return {**join_arrays(engine.ask(AskUnlabelled(extractor.question), features, extractor.reference).arrays)}
+
+
+def told_unlabelled(extractor: Extractor, features: Sequence[Features], engine: Engine) -> Descriptors:
+    told = describe_unlabelled(extractor, features, engine)
+    assert told is not None
+    return told.descriptors
 
 
 class Tap:
@@ -56,16 +76,18 @@ def test_nothing_leaves_a_client_but_through_the_release(engine: Engine, monkeyp
     told = []
     for shift in ("none", "pygx"):  # clients of the same sizes with other labels
         tap = Tap()
-        monkeypatch.setattr(private, "gaussian_noise", tap)
+        monkeypatch.setattr(accounting, "gaussian_noise", tap)
         cohort = clients_of(shift).cohort(range(4))
-        extractor = fit_extractor(engine.initial(), cohort, engine, GAUSSIAN)
-        told.append({**sent(extractor, cohort, engine)})
+        extractor = extractor_of(cohort, engine)
+        told.append(sent(extractor, cohort, engine))
         dark = [Features(1 - one.x / 16 if shift == "none" else one.x / 16) for one in cohort.features("test")]
         unlabelled = sent_unlabelled(extractor, dark, engine)
         told[-1] |= {f"unlabelled {key}": value for key, value in unlabelled.items()}
-        told[-1] |= {"centre": extractor.projector.mean, "axes": extractor.projector.components}
+        projector = extractor.question.projector
+        told[-1] |= {"centre": projector.mean, "axes": projector.components}
         told[-1]["seen"] = np.concatenate(tap.seen)
-        assert extractor.bounds.nbytes == 0
+        assert extractor.question.bounds is None
+        assert extractor.up == extractor.down == 0
     one, other = told
     assert (one.pop("seen") != other.pop("seen")).any()
     assert one.keys() == other.keys()
@@ -77,13 +99,13 @@ def test_copies_of_an_example_count_once(engine: Engine, monkeypatch: pytest.Mon
     pytest.importorskip("opendp")
     for told in ({"shift": "py"}, {"shift": "none", "duplicate": 3}):
         tap = Tap()
-        monkeypatch.setattr(private, "gaussian_noise", tap)
+        monkeypatch.setattr(accounting, "gaussian_noise", tap)
         federation = clients_of(**told)
         cohort = federation.cohort(range(4))
-        extractor = fit_extractor(engine.initial(), cohort, engine, GAUSSIAN)
+        extractor = extractor_of(cohort, engine)
         arrays = sent(extractor, cohort, engine)
         for k, seen in enumerate(tap.seen):
-            rows, labels = federation.labels(k, "train")
+            rows, labels = federation.source_rows(k, "train"), federation.labels(k, "train")
             once = np.bincount(labels[np.unique(rows, return_index=True)[1]], minlength=10)
             np.testing.assert_allclose(seen[:10], once / 2**0.5)
             assert arrays["size"][k] == once.sum() < federation.size(k, "train")
@@ -94,9 +116,9 @@ def test_copies_that_look_different_count_once(engine: Engine, monkeypatch: pyte
     federation = clients_of("px+py", strength=0.5)
     tinted = make_engine("loop", "mlp", federation, seed=5)
     cohort = federation.cohort(range(4))
-    extractor = fit_extractor(tinted.initial(), cohort, tinted, GAUSSIAN)
-    found = describe_unlabelled(extractor, cohort.features("test"), tinted)
-    distinct = [len(np.unique(federation.labels(k, "test")[0])) for k in cohort]
+    extractor = extractor_of(cohort, tinted)
+    found = told_unlabelled(extractor, cohort.features("test"), tinted)
+    distinct = [len(np.unique(federation.source_rows(k, "test"))) for k in cohort]
     assert found.count[:, 0].tolist() == distinct
     assert sum(distinct) < sum(federation.size(k, "test") for k in cohort)
 
@@ -118,9 +140,9 @@ def test_runs_that_describe_again_compose(algorithm: str, epsilon: float, tmp_pa
 def test_equal_images_of_unlabelled_clients_count_once(engine: Engine) -> None:
     pytest.importorskip("opendp")
     cohort = clients_of("none").cohort(range(4))
-    extractor = fit_extractor(engine.initial(), cohort, engine, GAUSSIAN)
+    extractor = extractor_of(cohort, engine)
     x = cohort.data(0, "test").x
-    found = describe_unlabelled(extractor, [Features(x), Features(x.repeat(3, 1, 1, 1))], engine)
+    found = told_unlabelled(extractor, [Features(x), Features(x.repeat(3, 1, 1, 1))], engine)
     assert found.count[:, 0].tolist() == [len(x), len(x)]
     assert (found.mean[0] != found.mean[1]).any()  # noise of their own
 
@@ -129,18 +151,15 @@ def test_the_papers_noise_has_the_papers_scale(engine: Engine) -> None:
     pytest.importorskip("opendp")
     cohort = clients_of("none").cohort(range(4))
     settings = DescriptorSettings(components=5, privacy=Privacy("paper", 2.0))
-    extractor = fit_extractor(engine.initial(), cohort, engine, settings)
-    exact = describe_unlabelled(
-        fit_extractor(engine.initial(), cohort, engine, DescriptorSettings(components=5)),
-        cohort.features("test"),
-        engine,
-    )
+    extractor = extractor_of(cohort, engine, settings)
+    plain = extractor_of(cohort, engine, DescriptorSettings(components=5))
+    exact = told_unlabelled(plain, cohort.features("test"), engine)
     box = Bounds(np.zeros(3, dtype=np.float32), np.array([1, 2, 4], dtype=np.float32))
     noisy = with_paper_noise(exact.take([0] * 400), box, 2.0)
     scale = 4 / (exact.count[0, 0] * 2.0)
     assert np.abs(noisy.mean - exact.mean[0]).mean() == pytest.approx(scale, rel=0.1)
     np.testing.assert_allclose(noisy.noise, 2 * scale**2)
-    told = describe_unlabelled(extractor, cohort.features("test"), engine)
+    told = told_unlabelled(extractor, cohort.features("test"), engine)
     assert (told.mean != exact.mean).all()
 
 
@@ -164,16 +183,12 @@ def test_a_run_says_what_it_spent(tmp_path: Path) -> None:
 
 def test_more_releases_than_planned_are_no_promise() -> None:
     pytest.importorskip("opendp")
-
-    class State:
-        releases, clusters = 3, ()
-
-    told = privacy_report(Privacy("gaussian", 1.0, releases=3), 10, 10, State())
+    told = privacy_report(Privacy("gaussian", 1.0, releases=3), 10, 10, releases=3)
     assert 0.99 < told["epsilon"] <= 1.0
     assert "3 releases" in told["privacy_scope"]
     with pytest.raises(RuntimeError, match="3 releases"):
-        privacy_report(Privacy("gaussian", 1.0, releases=2), 10, 10, State())
-    fewer = privacy_report(Privacy("gaussian", 1.0, releases=9), 10, 10, State())
+        privacy_report(Privacy("gaussian", 1.0, releases=2), 10, 10, releases=3)
+    fewer = privacy_report(Privacy("gaussian", 1.0, releases=9), 10, 10, releases=3)
     assert 0.99 < fewer["epsilon"] <= 1.0  # what was planned: stopping early is no discount
 
 

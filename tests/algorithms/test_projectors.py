@@ -12,7 +12,7 @@ from tests.algorithms.playing import SETTINGS, engine_of, play, saved, small
 import fedflux
 from fedflux.algorithms import Flux, Settings
 from fedflux.algorithms.checks import check_labels_stay_out, check_resumes
-from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.descriptors.discriminant import BREADTH
 from fedflux.descriptors.wire import client_bytes
 
@@ -33,17 +33,21 @@ def test_descriptors_stay_as_long_and_scatter_is_counted_once() -> None:
     view = small("px", level=4, clients=6, fraction=1.0)
     engine = engine_of(view)
     cohort = view.cohort(range(6), 1)
-    made = {
-        how: fit_extractor(engine.initial(), cohort, engine, DescriptorSettings(components=5, discriminant=how))
-        for how in (False, True)
-    }
-    descriptors = {how: describe(extractor, cohort, engine) for how, extractor in made.items()}
+    made, descriptors = {}, {}
+    for how in (False, True):
+        settings = DescriptorSettings(components=5, discriminant=how)
+        found = describe_all(engine.initial(), cohort, cohort, engine, settings)
+        assert found is not None
+        made[how], told = found
+        descriptors[how] = told.descriptors
     assert client_bytes(descriptors[True]) == client_bytes(descriptors[False])
-    latent = len(made[True].bounds.low)
+    bounds = made[True].question.bounds
+    assert bounds is not None
+    latent = len(bounds.low)
     breadth = min(BREADTH, latent)
-    assert made[False].up == made[False].down == made[True].bounds.nbytes
-    assert made[True].up == made[True].bounds.nbytes + 4 * (breadth * (breadth + 1) + breadth + 2)
-    assert made[True].down == made[True].bounds.nbytes + 4 * (5 * latent + latent)
+    assert made[False].up == made[False].down == bounds.nbytes
+    assert made[True].up == bounds.nbytes + 4 * (breadth * (breadth + 1) + breadth + 2)
+    assert made[True].down == bounds.nbytes + 4 * (5 * latent + latent)
     _, history = play(discriminant(CLUSTERED), view, engine, 3)
     _, plain = play(Flux(replace(CLUSTERED, descriptor=DescriptorSettings(components=5))), view, engine, 3)
     sent = [found.up[0] - other.up[0] for found, other in zip(history, plain, strict=True)]
@@ -57,7 +61,9 @@ def test_late_clients_are_described_with_the_same_projector() -> None:
     state, _ = play(discriminant(CLUSTERED), view, engine, 2, members.__getitem__)
     later, _ = play(discriminant(CLUSTERED), view, engine, 3, members.__getitem__, saved(state))
     assert set(later.described) == set(range(6))
-    np.testing.assert_array_equal(later.extractor.projector.components, state.extractor.projector.components)
+    np.testing.assert_array_equal(
+        later.extractor.question.projector.components, state.extractor.question.projector.components
+    )
 
 
 def test_few_examples_of_conflicting_labels_are_told_apart_better(tmp_path: Path) -> None:

@@ -248,7 +248,11 @@ def test_all_stages_and_chunks_together_keep_no_more_than_is_allowed() -> None:
     federation = replace(
         federation, cache_bytes=3 * (one.x.nbytes + one.y.nbytes + one.rows.nbytes), _cache=ByteCache()
     )
-    views = [federation, *(federation.at(r) for r in (1, 2, 3)), *(federation.at(3).chunks(i, i + 1, 2) for i in (0, 1))]
+    views = [
+        federation,
+        *(federation.at(r) for r in (1, 2, 3)),
+        *(federation.at(3).chunks(i, i + 1, 2) for i in (0, 1)),
+    ]
     for view in (*views, *reversed(views)):
         for client in range(5):
             view.materialise(client, "train")

@@ -1,168 +1,192 @@
-"""Over Flower's messages the federation is the one that the local engine runs: clusters, accuracies, bytes."""
+"""Over Flower's messages a run is the one that the local engine runs: clusters, accuracies, counts; and few bytes more."""
+
+from typing import Any
 
 import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
-from tests.deploy.staging import make_grid, node_id, play
+from tests.deploy.staging import make_grid, node_id, play, played, round_of, simulated, watched
 
-from fedflux.algorithms import Flux, Settings
-from fedflux.data import Federation, Partition, partition
-from fedflux.data.sources import load
-from fedflux.deploy.flower.strategy import FluxStrategy
-from fedflux.engine import LoopEngine, Training, one_thread
-from fedflux.models import build_model
-from fedflux.runs.config import make_config
-from fedflux.runs.runner import run_config
+from fedflux.algorithms import ALGORITHMS
 
-EVERYONE = range(10)
+TRUTH = ("oracle", "flux-prior")
+MIXTURES = ("fedem", "fedrc")
+SHORT: dict[str, Any] = {"rounds": 3, "clients": 6}
 
 
-@pytest.fixture(scope="module")
-def over_flower() -> FluxStrategy:
-    return play(make_grid(EVERYONE, {}), min_nodes=10)
+def check_same(found: dict[str, Any], local: dict[str, Any]) -> None:
+    assert found["assignment"] == local["assignment"]
+    for name in ("known_per_client", "test_per_client"):
+        assert (found[name] is None) == (local[name] is None)
+        if local[name] is not None:
+            np.testing.assert_allclose(np.array(found[name], float), np.array(local[name], float), atol=1e-9)
+    for name in ("cluster_round", "clusters_found", "clusters_true", "ari", "bytes_up", "bytes_down", "rounds"):
+        assert found[name] == local[name], name
+    assert found["refused"] == {}
+    assert found["engine"] == "flower"
 
 
-@pytest.fixture(scope="module")
-def local(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
-    options = {"dataset": "digits", "shift": "px", "level": 4, "clients": 10, "seed": 42, "engine": "loop"}
-    return run_config(make_config({**options, "out": str(tmp_path_factory.mktemp("local") / "run"), "store": "none"}))
+def check_bytes(found: dict[str, Any], local: dict[str, Any], model: int, evaluated: int) -> None:
+    """The model that scores a round is the start of the next one, so only the last round's comes on top."""
+    wire = {way: {int(r): count for r, count in found[f"wire_{way}"].items()} for way in ("up", "down")}
+    up, down = (sum(count for r, count in wire[way].items() if r) for way in ("up", "down"))
+    last = evaluated * model * len(found["assignment"])
+    assert local["bytes_up"] < up < 1.05 * local["bytes_up"] + 20_000
+    assert down < 1.05 * (local["bytes_down"] + last) + 20_000
 
 
-def test_the_clusters_are_the_same(over_flower: FluxStrategy, local) -> None:
-    assert [over_flower.state.cluster(client) for client in EVERYONE] == local["assignment"]
-    assert len(set(local["assignment"])) > 1
-    assert over_flower.state.cluster_round == local["cluster_round"]
+def model_bytes(found: dict[str, Any], folder: Any) -> int:
+    from safetensors.torch import load_file
+
+    return sum(
+        tensor[0].numel() * tensor.element_size() for tensor in load_file(folder / "models.safetensors").values()
+    )
 
 
-def test_the_accuracies_are_the_same(over_flower: FluxStrategy, local) -> None:
-    scores = [100 * over_flower.known[client] for client in EVERYONE]
-    np.testing.assert_allclose(scores, local["known_per_client"], atol=1e-9)
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"atp"}))
+def test_a_method_is_the_same_deployed(algorithm: str) -> None:
+    settings = {**SHORT, "algorithm": algorithm, **({"rounds": 2} if algorithm in MIXTURES else {})}
+    if "cluster_round" in ALGORITHMS[algorithm].reads:
+        settings["cluster_round"] = 2
+    deployed, local = played(range(6), **settings), simulated(**settings)
+    check_same(deployed.result, local)
+    models = len(next(iter(deployed.models.values()))) if algorithm in MIXTURES else 1
+    check_bytes(deployed.result, local, model_bytes(deployed.result, deployed.folder), models)
 
 
-def test_the_bytes_are_those_of_the_local_count_within_framing(over_flower: FluxStrategy, local) -> None:
-    traffic, rounds = over_flower.exchange.traffic, local["rounds"]
-    up = sum(sum(one.up.values()) for one in traffic.values())
-    down = sum(sum(one.down.values()) for one in traffic.values())
-    model = over_flower.state.models.model_bytes()
-    # the model that scores a round is the next one's start, so only the last round's is one more than the local count
-    assert local["bytes_up"] < up < 1.01 * local["bytes_up"]
-    assert local["bytes_down"] + 10 * model < down < 1.01 * (local["bytes_down"] + 10 * model)
-    quiet = [r for r in range(2, rounds + 1) if r != local["cluster_round"]]
-    for r in quiet:
-        assert 10 * model < sum(traffic[r].up.values()) < 1.01 * 10 * model
-        assert 10 * model < sum(traffic[r].down.values()) < 1.01 * 10 * model
+def test_atp_is_the_same_deployed() -> None:
+    """Its fifty exchanges of a few numbers are mostly envelopes."""
+    settings = {"rounds": 1, "clients": 3, "algorithm": "atp"}
+    deployed, local = played(range(3), **settings), simulated(**settings)
+    check_same(deployed.result, local)
+    exchanges, model = 51 * 3, model_bytes(deployed.result, deployed.folder)
+    assert deployed.wire("up") < local["bytes_up"] + 1_500 * exchanges
+    assert deployed.wire("down") < local["bytes_down"] + 3 * model + 3_000 * exchanges
 
 
-def test_descriptors_cost_what_the_local_engine_counts(over_flower: FluxStrategy) -> None:
-    traffic = over_flower.exchange.traffic[over_flower.state.cluster_round or 0]
-    sent = over_flower.state.descriptors
-    assert sent is not None
-    content = sum(array[0].nbytes for name, array in sent.items() if name != "schema")
-    headers = 10 * len(sent) * 160 + 10 * 200  # numpy's header and the name of each block, and what is said beside
-    assert 10 * content < traffic.up["query.descriptor"] < 10 * content + headers
-    assert traffic.down["query.bounds"] < 10 * 100  # the model is named, not sent again
+@pytest.mark.parametrize(
+    "variant",
+    [
+        {"shift": "py", "duplicate": 2, "cluster_round": 2},
+        {"shift": "pygx", "patterns": "shared", "cluster_round": 2},
+        {"shift": "pxgy", "patterns": "shared", "cluster_round": 2},
+        {"participation": 0.5, "cluster_round": 2, "rounds": 4},
+        {"finetune": 2, "cluster_round": 2},
+        {"projector": "discriminant", "cluster_round": 2},
+        {"covariance": "full", "bounds": "scalar", "cluster_round": 2},
+        {"answer": "both", "cluster_round": 1},
+        {"algorithm": "apfl", "participation": 0.5},
+        {"algorithm": "local", "participation": 0.5, "rounds": 4},
+        {"algorithm": "fedavg", "finetune": 2, "server_momentum": 0.5},
+    ],
+    ids=lambda variant: "-".join(f"{value}" for value in variant.values()),
+)
+def test_flux_and_others_are_the_same_in_many_settings(variant: dict[str, Any]) -> None:
+    settings = {**SHORT, **variant}
+    check_same(played(range(6), **settings).result, simulated(**settings))
+
+
+def test_exchanges_are_few() -> None:
+    """A round is training and scoring; meeting everyone is one more, and clustering two."""
+    found = played(cluster_round=2, rounds=4, projector="discriminant").result
+    assert found["exchanges"]["1"] == 3
+    assert found["exchanges"]["2"] == 2 + 3
+    assert found["exchanges"]["3"] == found["exchanges"]["4"] == 2
+    assert played(cluster_round=1, rounds=1).result["exchanges"]["1"] == 3 + 2
+
+
+def test_bounds_travel_and_the_projector_is_derived() -> None:
+    sent: list[set[str]] = []
+
+    def look(message: Any, context: Any) -> None:
+        if message.metadata.message_type == "query.ask":
+            sent.append(set(message.content["arrays"]) if "arrays" in message.content else set())
+            assert set(message.content) <= {"ask", "arrays"}  # the model is named, not sent again
+
+    play(watched(make_grid(range(4), {"clients": 4}), look), clients=4, min_nodes=4, rounds=1, cluster_round=1)
+    names = set().union(*sent)
+    assert any("bounds.low" in name for name in names)
+    assert not any("projector" in name or "components" in name for name in names)
+
+
+def test_several_predictors_share_their_models_on_the_wire() -> None:
+    """Six shares of the general model are weighed on two models; what is held from before is named."""
+    sent: list[int] = []
+
+    def look(message: Any, context: Any) -> None:
+        outline = message.content["ask"]["outline"]
+        if message.metadata.message_type == "evaluate" and outline.count('"weights"') == 6:
+            sent.append(len(message.content) - 1)
+
+    config = {"clients": 4, "rounds": 3, "cluster_round": 1, "answer": "both"}
+    play(watched(make_grid(range(4), config), look), min_nodes=4, **config)
+    assert sent == [0] * 4 + [1] * 4  # after clustering both are the one that everyone has; later the general one is new
 
 
 def test_a_restarted_node_is_sent_the_model_again() -> None:
-    config = {"rounds": 2, "clients": 3}
+    config = {"rounds": 2, "clients": 3, "algorithm": "fedavg"}
     grid = make_grid(range(3), config)
-    plain = play(make_grid(range(3), config), **config)
 
-    def forgetful(message, context):
-        if message.metadata.message_type == "train" and message.content["ask"]["round"] == 2:
+    def forget(message: Any, context: Any) -> None:
+        if message.metadata.message_type == "train" and round_of(message) == 2 and "lost" not in context.run_config:
             context.state.clear()
-        return original(message, context)
+            context.run_config["lost"] = True
 
-    original, grid._app = grid._app, forgetful
-    again = play(grid, **config)
+    plain, again = played(range(3), **config), play(watched(grid, forget), min_nodes=3, **config)
     assert again.known == plain.known
-    model = plain.state.models.model_bytes()
-    assert plain.exchange.traffic[2].down["train"] < model
-    assert 3 * model < again.exchange.traffic[2].down["train"] < 3.1 * model
-
-
-def federation() -> Federation:
-    told = Partition(shift="px", level=4, clients=10, seed=42)
-    return partition(load("digits", None), told)
+    model = model_bytes(plain.result, plain.folder)
+    assert plain.result["wire_down"]["2"] < 3 * 1.05 * model
+    assert 2 * 3 * model < again.result["wire_down"]["2"] < 2 * 3 * 1.05 * model
+    assert again.result["exchanges"]["2"] == 3
 
 
 def test_unlabelled_nodes_get_the_model_and_distance_that_the_core_gives_them(tmp_path) -> None:
-    unlabelled, config = {2, 8}, {"rounds": 6}
-    grid = make_grid(EVERYONE, config, unlabelled=unlabelled)
+    from fedflux.files import read_object
+
+    unlabelled = (2, 8)
+    grid = make_grid(range(10), {"rounds": 6}, unlabelled=unlabelled)
     for client in unlabelled:
-        grid.join(node_id(client), {"partition-id": client, "labels": False, "model-dir": str(tmp_path / str(client))})
-    found = play(grid, min_nodes=8, **config)
+        folder = str(tmp_path / str(client))
+        grid.join(node_id(client), {"partition-id": client, "labels": False, "model-dir": folder})
+    asked: set[tuple[int, str]] = set()
+    watched(grid, lambda message, context: asked.add((message.metadata.dst_node_id, message.metadata.message_type)))
+    found = play(grid, min_nodes=8, rounds=6)
 
-    clients = federation()
-    blind = clients.blind()
-    algorithm = Flux(Settings(rounds=6, training=Training(2, 16, 0.05, 0.9), seed=42))
-    engine = LoopEngine(build_model("mlp", clients.image_shape, 10, 42), "cpu", "fp32", clients.dataset.pixels)
-    labelled = [client for client in EVERYONE if client not in unlabelled]
-    with one_thread():
-        state = algorithm.init(blind, engine)
-        for r in range(1, 7):
-            state, _ = algorithm.round(state, blind.cohort(labelled, r), engine)
-        wanted = algorithm.unseen(state, blind.cohort(sorted(unlabelled)).features("test"), engine)
-    assert state.clusters is not None
-    assert [found.state.cluster(client) for client in labelled] == state.assignment[labelled].tolist()
-    assert wanted.distances is not None
-    for row, client in enumerate(sorted(unlabelled)):
-        placement = found.placements[client]
-        assert placement.taken
-        assert placement.cluster == wanted.weights[row].argmax()
-        np.testing.assert_allclose(placement.distances, wanted.distances[row], rtol=1e-6)
-        assert (tmp_path / str(client) / "model.safetensors").exists()
-    truth = clients.truth
-    assert truth is not None
-    friends = {client: [other for other in labelled if truth[other] == truth[client]] for client in unlabelled}
-    assert all(friends.values())
-    for client, others in friends.items():
-        assert {found.state.cluster(other) for other in others} == {found.placements[client].cluster}
+    placed = {one["client"]: one for one in found.result["unlabelled"]}
+    assert set(placed) == set(unlabelled)
+    truth, assignment = found.result["truth"], found.assignment
+    for client in unlabelled:
+        kinds = {kind for node, kind in asked if node == node_id(client)}
+        assert kinds == {"query.hello", "query.ask", "query.hand_out"}
+        friends = [k for k in range(10) if truth[k] == truth[client] and k not in unlabelled]
+        assert friends
+        assert {assignment[k] for k in friends} == {placed[client]["cluster"]}
+        assert assignment[client] == -1
+        told = read_object(tmp_path / str(client) / "model.json")
+        assert told is not None
+        assert told["cluster"] == placed[client]["cluster"]
+        assert told["distance"] == min(placed[client]["distances"])
+        from safetensors.torch import load_file
+
+        held = load_file(tmp_path / str(client) / "model.safetensors")
+        assert all((tensor == found.models[name][told["cluster"]]).all() for name, tensor in held.items())
 
 
-def test_clusters_are_found_anew_as_in_the_core_when_many_have_come() -> None:
+def test_clusters_are_found_anew_when_many_have_come() -> None:
     """Six clients are clustered after round 2, three more come while round 3 is trained."""
-    early, late = [0, 1, 2, 3, 4, 5], [6, 7, 8]
-    grid = make_grid(early, {"rounds": 5})
-    original = grid._app
+    late = (6, 7, 8)
+    grid = make_grid(range(6), {"rounds": 5})
 
-    def watched(message, context):
-        if message.metadata.message_type == "train" and message.content["ask"]["round"] == 3:
+    def join(message: Any, context: Any) -> None:
+        if message.metadata.message_type == "train" and round_of(message) == 3:
             for client in late:
                 if node_id(client) not in grid.get_node_ids():
                     grid.join(node_id(client), {"partition-id": client})
-        return original(message, context)
 
-    grid._app = watched
-    found = play(grid, rounds=5, cluster_round=2, min_nodes=6)
-
-    blind = federation().blind()
-    algorithm = Flux(Settings(rounds=5, training=Training(2, 16, 0.05, 0.9), seed=42, cluster_round=2))
-    engine = LoopEngine(build_model("mlp", blind.image_shape, 10, 42), "cpu", "fp32", blind.dataset.pixels)
-    with one_thread():
-        state = algorithm.init(blind, engine)
-        for r in range(1, 6):
-            state, _ = algorithm.round(state, blind.cohort(early if r <= 3 else early + late, r), engine)
-    assert state.clustered == found.state.clustered == 9
-    assert [found.state.cluster(client) for client in early + late] == state.assignment[early + late].tolist()
-    for name, tensor in state.models.tensors.items():
-        assert (tensor == found.state.models.tensors[name]).all()
-
-
-def test_unlabelled_nodes_never_train() -> None:
-    asked = []
-    grid = make_grid(range(4), {"clients": 4, "rounds": 3}, unlabelled={3})
-    original = grid._app
-
-    def watched(message, context):
-        asked.append((context.node_config["partition-id"], message.metadata.message_type))
-        return original(message, context)
-
-    grid._app = watched
-    found = play(grid, clients=4, rounds=3, cluster_round=1)
-    assert {kind for client, kind in asked if client == 3} == {"query.hello", "query.assign"}
-    assert (0, "train") in asked
-    assert 3 in found.placements
-    assert "3" not in found.state.assignment
+    found = play(watched(grid, join), rounds=5, cluster_round=2, min_nodes=6)
+    truth = found.result["truth"]
+    pairs = [(a, b) for a in range(9) for b in range(a)]
+    assert [found.assignment[a] == found.assignment[b] for a, b in pairs] == [truth[a] == truth[b] for a, b in pairs]
+    assert found.result["exchanges"]["4"] == 4  # hello and descriptors of the three, training, scoring

@@ -11,7 +11,18 @@ from tests.engine.test_stacked import Coupled, apart, everyone, make_federation
 
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.data import Features, Federation
-from fedflux.engine import Backend, Job, Key, LoopEngine, Predictor, ProcessesEngine, Recipe, SimulatedEngine, Stack, Training
+from fedflux.engine import (
+    Backend,
+    Job,
+    Key,
+    LoopEngine,
+    Predictor,
+    ProcessesEngine,
+    Recipe,
+    SimulatedEngine,
+    Stack,
+    Training,
+)
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.models import build_model
 

@@ -52,7 +52,7 @@ from fedflux.studies import workers
 from fedflux.studies.child import behave
 
 if __name__ == "__main__":
-    worker = workers._start()
+    worker = workers._start(1.0)
     worker.connection.close()
     worker.process.join()
     with ProcessPoolExecutor(1, get_context("spawn"), behave) as pool:

@@ -76,7 +76,9 @@ def test_predictors_answer_with_what_clients_keep() -> None:
     np.testing.assert_array_equal(scores[0], scores[1])
     blend = Predictor(engine.initial(), np.tile([0.25, 0.75], (2, 1)), slots=("own",), blended=True)
     pair = FEDERATION.cohort([1, 3])
-    mixed = Stack.together([trained.take([1, 3]), engine.initial()]).average(np.array([[0.75, 0, 0.25], [0, 0.75, 0.25]]))
+    mixed = Stack.together([trained.take([1, 3]), engine.initial()]).average(
+        np.array([[0.75, 0, 0.25], [0, 0.75, 0.25]])
+    )
     scores = engine.evaluate([blend, Predictor.single(mixed, np.arange(2))], pair, "test").values
     np.testing.assert_array_equal(scores[0], scores[1])
 

@@ -15,7 +15,7 @@ from fedflux.data.dataset import Dataset, Examples
 from fedflux.descriptors.bounds import LatentRange
 from fedflux.descriptors.moments import MomentStatistic, moments
 from fedflux.descriptors.projector import Projector
-from fedflux.engine import DivergedError, Engine, Job, Key, LoopEngine, Predictor, Stack, Training, auto
+from fedflux.engine import Backend, DivergedError, Job, Key, LoopEngine, Predictor, Stack, Training, auto
 from fedflux.engine.batched.inference import BatchedEngine
 from fedflux.engine.batched.replay import ReplayEngine
 from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
@@ -147,8 +147,10 @@ def test_chunks_change_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     federation, _, other = pair("mlp")
     cohort = federation.cohort(range(4))
     whole = other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))
+    assert other.chunk == 4
     monkeypatch.setattr("fedflux.engine.batched.stacked.ON_CPU", 3)
     assert apart(whole, other.train(other.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))) < 1e-12
+    assert other.chunk == 3
 
 
 @pytest.mark.parametrize("lanes", [1, 2, 3, 9])
@@ -333,6 +335,6 @@ def test_the_calibration_times_real_steps() -> None:
     assert 0 < auto._loop_step(model, shape, 5, 4) < 10
 
 
-def test_engines_are_engines() -> None:
-    engines: list[Engine] = [pair("mlp")[1], pair("mlp")[2], pair("resnet9")[2]]
+def test_engines_are_backends() -> None:
+    engines: list[Backend] = [pair("mlp")[1], pair("mlp")[2], pair("resnet9")[2]]
     assert [engine.name for engine in engines] == ["loop", "stacked", "stacked"]

@@ -59,13 +59,13 @@ def test_novel_clients_alone_get_the_general_model(
 ) -> None:
     options: dict[str, Any] = {"algorithm": algorithm, "clusters": 2} if algorithm == "flux" else {}
     asked: list[Predictor] = []
-    of = evaluation.Placements.of
+    found = evaluation._answered_otherwise
 
-    def note(predictor: Predictor, holders: Cohort) -> evaluation.Placements | None:
+    def note(predictor: Predictor, *others: Any) -> Any:
         asked.append(predictor)
-        return of(predictor, holders)
+        return found(predictor, *others)
 
-    monkeypatch.setattr(evaluation.Placements, "of", staticmethod(note))
+    monkeypatch.setattr(evaluation, "_answered_otherwise", note)
     result = run_npz(data, tmp_path / "global", novel="global", **options)
     weights = asked[0].weights
     for line in result["test_placements"]:

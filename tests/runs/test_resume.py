@@ -33,8 +33,8 @@ def left(folder: Path) -> dict[str, Any]:
     result = {k: v for k, v in read_json(folder / "result.json").items() if "seconds" not in k and k != "run_dir"}
     config = read_json(folder / "config.json")
     arrays = {name: (folder / name).read_bytes() for name in ("models.safetensors", "samples.npz")}
-    if (folder / "descriptors.npz").exists():
-        arrays["descriptors.npz"] = (folder / "descriptors.npz").read_bytes()
+    for path in (*folder.glob("descriptors.npz"), *folder.glob("personal-*.safetensors")):
+        arrays[path.name] = path.read_bytes()
     tensors = {path.name: path.read_bytes() for path in (folder / "checkpoints").glob("*.safetensors")}
     for told in (config, result):
         told["command"] = told["command"].split(" --out")[0]
@@ -58,15 +58,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def stop_at(monkeypatch: pytest.MonkeyPatch, round: int) -> None:
     """Ctrl-C at the beginning of a round."""
-    original = session.cohorts
+    original = session.cohort_of
 
-    def cohorts(*args: Any) -> Any:
-        for cohort in original(*args):
-            if cohort.round == round:
-                raise KeyboardInterrupt
-            yield cohort
+    def cohort_of(*args: Any) -> Any:
+        cohort = original(*args)
+        if cohort.round == round:
+            raise KeyboardInterrupt
+        return cohort
 
-    monkeypatch.setattr(session, "cohorts", cohorts)
+    monkeypatch.setattr(session, "cohort_of", cohort_of)
 
 
 @pytest.mark.parametrize("algorithm", ALGORITHMS)

@@ -224,7 +224,7 @@ class Method:
 
 @dataclass(frozen=True)
 class PerClient:
-    """Marks a field of a state that has an entry a client along `axis`, or counts them; later clients begin with `fill`.
+    """Marks a field of a state that has an entry a client along `axis`, or counts them; newcomers begin with `fill`.
 
     >>> # assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
     """

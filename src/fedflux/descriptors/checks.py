@@ -118,9 +118,9 @@ def _descriptor_faults(
         yield f"it counts {total:,} examples, but said {examples:,} before"
     if exactly and total != examples:
         yield f"it counts {total:,} examples, but said {examples:,} before"
-    if not found.noise.any():
-        if (found.effective > found.count + 1e-3).any() or (found.effective < 0).any():
-            yield "its descriptor counts more effective examples than examples"
+    more = (found.effective > found.count + 1e-3).any() or (found.effective < 0).any()
+    if more and not found.noise.any():
+        yield "its descriptor counts more effective examples than examples"
     if bounds is None:
         if (np.abs(found.mean) > 1e3).any() or (found.deviations() > 1e3).any():
             yield "its descriptor lies far outside the unit ball"

@@ -207,6 +207,11 @@ class AskUnlabelled(AskedAlone):
     """How clients with labels are described."""
     split: Split = "test"
 
+    @property
+    def privacy(self) -> Privacy | None:
+        """What is promised of the answer: what is promised of the others'."""
+        return self.described.privacy
+
     def passes(self) -> Sequence[Pass]:
         """Of the images."""
         projector = self.described.projector

@@ -64,9 +64,9 @@ __all__ = [
     "Work",
     "make_backend",
     "make_engine",
+    "one_thread",
     "pick_device",
     "place_of",
-    "one_thread",
 ]
 
 
@@ -78,9 +78,10 @@ def make_engine(
     device: str = "auto",
     precision: str = "fp32",
     work: Work | None = None,
+    share: float = 1.0,
 ) -> SimulatedEngine:
     """The engine over a federation that lives in this process, computing with the backend of that name."""
-    return SimulatedEngine(make_backend(engine, model, federation, seed, device, precision, work))
+    return SimulatedEngine(make_backend(engine, model, federation, seed, device, precision, work, share))
 
 
 def make_backend(
@@ -91,8 +92,12 @@ def make_backend(
     device: str = "auto",
     precision: str = "fp32",
     work: Work | None = None,
+    share: float = 1.0,
 ) -> Backend:
-    """A backend by name, holding a model made for the federation's images; `auto` picks one for the `work` to do."""
+    """A backend by name, holding a model made for the federation's images; `auto` picks one for the `work` to do.
+
+    `share` is the part of a GPU's memory that it may take.
+    """
     if engine not in (*ENGINES, "auto"):
         raise unknown("engine", engine, [*ENGINES, "auto"])
     if precision not in PRECISIONS:
@@ -107,7 +112,8 @@ def make_backend(
         return ProcessesEngine(recipe, place, precision, federation.dataset.pixels)
     made: LoopEngine
     if choice.name == "stacked":
-        made = stacked_engine(built, place, precision, federation.dataset.pixels, worth_compiling(built, place, work))
+        compiled = worth_compiling(built, place, work)
+        made = stacked_engine(built, place, precision, federation.dataset.pixels, compiled, share)
     else:
         made = LoopEngine(built, place, precision, federation.dataset.pixels)
     made.recipe = recipe

@@ -189,8 +189,10 @@ class Engine(Protocol):
     name: str
     device: str
     precision: str
-    trained_names: frozenset[str]
-    """The tensors of a model that training changes by gradients: neither buffers nor frozen parameters."""
+
+    @property
+    def trained_names(self) -> frozenset[str]:
+        """The tensors of a model that training changes by gradients: neither buffers nor frozen parameters."""
 
     def initial(self, count: int = 1) -> Stack:
         """The initial model, as a stack of one, or `count` models drawn independently, that one first."""

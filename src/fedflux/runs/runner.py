@@ -20,7 +20,7 @@ from fedflux.data.sources import load
 from fedflux.engine import Engine, SimulatedEngine, Work, make_engine, place_of
 from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
-from fedflux.runs.config import RunConfig
+from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
@@ -36,21 +36,24 @@ from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.runs.tracking import check_trackers
 from fedflux.files import read_lines, read_object, write_json
 
-NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format"}
+NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format", "unread"}
 FORMAT = 2
 """Of run folders: a run goes on only with the version that knows its states."""
 
 
-def run_config(config: RunConfig, on_round: Listener | None = None, dataset: Dataset | None = None) -> dict[str, Any]:
+def run_config(
+    config: RunConfig, on_round: Listener | None = None, dataset: Dataset | None = None, share: float = 1.0
+) -> dict[str, Any]:
     """Run, evaluate, save; the answer is what `fedflux run --json` prints.
 
     Everything that can be wrong with the input is found before the run folder is made. With `resume` the run in the
     folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
-    a finished one is answered from disk. `dataset` saves loading it again.
+    a finished one is answered from disk. `dataset` saves loading it again; `share` is the part of a GPU that the run may
+    take, where others run beside it.
     """
     _free_device()  # of a run that failed: its traceback held on to it then
     try:
-        return _run(config, on_round, dataset)
+        return _run(config, on_round, dataset, share)
     finally:
         _free_device()
 
@@ -62,7 +65,7 @@ def _free_device() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) -> dict[str, Any]:
+def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, share: float) -> dict[str, Any]:
     begin = perf_counter()
     check_trackers(config.track)
     federation, config = build_federation(config, dataset)
@@ -75,7 +78,7 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None) 
     algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):
-        engine = engine_for(config, view)
+        engine = engine_for(config, view, share)
         state = algorithm.init(view, engine)
         with held(path) as folder:
             store = None if config.store == "none" else Store(Path(config.store or folder.parent / STORE_FILE))
@@ -146,6 +149,7 @@ def _requested(config: RunConfig, identity: str, checksum: str | None) -> dict[s
         "revision": revision(config),
         "group": group(config, checksum or "nodes"),
         "label": label(config),
+        "unread": unread(config.given(), config),
     }
 
 
@@ -191,7 +195,7 @@ def _true_clusters(federation: Federation) -> int | None:
     return None if federation.truth is None else len(np.unique(federation.truth))
 
 
-def engine_for(config: RunConfig, view: Federation) -> SimulatedEngine:
+def engine_for(config: RunConfig, view: Federation, share: float = 1.0) -> SimulatedEngine:
     """The engine of a run, `auto` picking by how much there is to do."""
     some = range(min(len(view), 20))
     work = Work(
@@ -202,7 +206,7 @@ def engine_for(config: RunConfig, view: Federation) -> SimulatedEngine:
         rounds=config.rounds,
         own_rule=find_algorithm(config.algorithm).own_rule,
     )
-    return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work)
+    return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work, share)
 
 
 def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:

@@ -1,6 +1,6 @@
 """One session of a run: the rounds from its last whole checkpoint to its end, each on disk before the next begins."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -304,9 +304,3 @@ def cohort_of(federation: Federation, there: Sequence[int], config: RunConfig, r
         return federation.cohort(there, round)
     chosen = stream(config.seed, "participation", round).choice(len(there), size=count, replace=False)
     return federation.cohort([there[int(k)] for k in chosen], round)
-
-
-def cohorts(federation: Federation, config: RunConfig) -> Iterator[Cohort]:
-    """The members of every round of a federation whose clients are always there."""
-    everyone = range(len(federation))
-    return (cohort_of(federation, everyone, config, r) for r in range(1, config.rounds + 1))

@@ -64,7 +64,7 @@ def work(runs: Sequence[RunConfig], jobs: int, tell: Tell) -> None:
     workers: list[_Worker] = []
     try:
         while queue.waiting or any(worker.task is not None for worker in workers):
-            _hand_out(queue, workers, runs, jobs)
+            _hand_out(queue, workers, runs, min(jobs, len(runs)))
             busy = [worker for worker in workers if worker.task is not None]
             ready = wait([worker.connection for worker in busy], timeout=RETRY / 2)
             for worker in busy:
@@ -85,7 +85,7 @@ def _hand_out(queue: _Queue, workers: list[_Worker], runs: Sequence[RunConfig], 
             return
         idle = next((worker for worker in workers if worker.task is None), None)
         if idle is None:
-            idle = _start()
+            idle = _start(1 / jobs)
             workers.append(idle)
         with suppress(OSError):  # it died while idle: listening finds out
             idle.connection.send((task, runs[task]))
@@ -115,11 +115,11 @@ def _listen(worker: _Worker, workers: list[_Worker], queue: _Queue, tell: Tell) 
         queue.put_back(task, RETRY)
 
 
-def _start() -> _Worker:
-    """A fresh interpreter: forking a process that has used torch or CUDA is not safe."""
+def _start(share: float) -> _Worker:
+    """A fresh interpreter: forking a process that has used torch or CUDA is not safe. It may take a share of a GPU."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
-    process = context.Process(target=_serve, args=(theirs,), daemon=True)
+    process = context.Process(target=_serve, args=(theirs, share), daemon=True)
     with _deaf_to_interrupts():
         process.start()
     theirs.close()
@@ -139,7 +139,7 @@ def _deaf_to_interrupts() -> Iterator[None]:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
-def _serve(connection: Connection) -> None:
+def _serve(connection: Connection, share: float) -> None:
     """What a worker does: runs until nobody is there to give it any. Its parent alone answers Ctrl-C."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     keep_freed_memory()
@@ -148,7 +148,7 @@ def _serve(connection: Connection) -> None:
     while True:
         try:
             _, config = connection.recv()
-            kind, content = _do(config, datasets, lambda progress: _report(connection, parent, progress))
+            kind, content = _do(config, datasets, share, lambda progress: _report(connection, parent, progress))
             connection.send((kind, content))
         except (EOFError, OSError, _OrphanedError):
             return
@@ -168,14 +168,17 @@ def _report(connection: Connection, parent: int, progress: Progress) -> None:
 
 
 def _do(
-    config: RunConfig, datasets: dict[tuple[str, str | None], Dataset], on_round: Callable[[Progress], None]
+    config: RunConfig,
+    datasets: dict[tuple[str, str | None], Dataset],
+    share: float,
+    on_round: Callable[[Progress], None],
 ) -> tuple[Kind, Any]:
     key = (config.dataset, config.data_dir)
     try:
         if key not in datasets:
             datasets.clear()
             datasets[key] = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
-        return "done", run_config(config, on_round, datasets[key])
+        return "done", run_config(config, on_round, datasets[key], share)
     except BusyError as error:
         return "busy", str(error)
     except (FedfluxError, StoppedError) as error:

@@ -88,9 +88,7 @@ def describe_all(
         refused |= out
 
 
-def fit_extractor(
-    reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings
-) -> Extractor | None:
+def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor | None:
     """S1 and S2 alone: bounds from everyone that answers, then the projector that everyone derives from them."""
     bounds = _ask_bounds(reference, cohort, engine, settings)
     return _extractor(reference, cohort, engine, settings, bounds, frozenset())

@@ -20,7 +20,6 @@ from fedflux.descriptors.wire import client_bytes, from_arrays, put_arrays, to_a
 from fedflux.engine import Engine, Predictor
 from fedflux.placement import Placement
 
-
 MEMORY = 32
 """Past clusters kept, those that were somebody's last."""
 HALF, MORE = 0.5, 0.6

@@ -26,10 +26,9 @@ from fedflux.placement import Placement
 
 GROWTH = 1.5
 """Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
-DESCRIPTION = frozenset(
-    ("cluster_round", "assignment", "late", "significance", "components", "covariance", "bounds", "projector")
-    + ("answer", "novel", "novelty_level", "dp", "epsilon", "delta", "finetune", "server_momentum")
-)
+_WHEN_AND_HOW = ("cluster_round", "components", "covariance", "bounds", "projector", "dp", "epsilon", "delta")
+_PLACING = ("assignment", "late", "significance", "answer", "novel", "novelty_level")
+DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_PLACING, "finetune", "server_momentum"))
 """What everyone reads who makes descriptors and clusters by them."""
 C = TypeVar("C", bound=Clustered)
 
@@ -88,7 +87,9 @@ class FluxRounds(Method, Generic[C]):
         state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
         return (self._cluster(state, cohort, engine, metrics) or state) if self._fires(state) else state
 
-    def _count_training(self, cohort: Cohort, members: Cohort, model_bytes: int, each: int, metrics: RoundMetrics) -> None:
+    def _count_training(
+        self, cohort: Cohort, members: Cohort, model_bytes: int, each: int, metrics: RoundMetrics
+    ) -> None:
         metrics.send(cohort, down=each * model_bytes)
         metrics.send(members, up=each * model_bytes)
         metrics.count(cohort, models_down=each)

@@ -66,9 +66,7 @@ class FluxSoft(FluxRounds[SoftState]):
         how = replace(settings, clusterer=replace(settings.clusterer, name="calibrated"), true_count=False)
         return cls(how, redescribe=settings.redescribe)
 
-    def _before_training(
-        self, state: SoftState, cohort: Cohort, engine: Engine, metrics: RoundMetrics
-    ) -> SoftState:
+    def _before_training(self, state: SoftState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> SoftState:
         """As FLUX, after members have described themselves anew where that is due."""
         if self.redescribe > 0 and (state.round - state.cluster_round) % self.redescribe == 0:
             state = self._redescribe(state, cohort, engine, metrics)

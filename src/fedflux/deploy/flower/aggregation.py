@@ -1,18 +1,20 @@
 """One model from the updates of a cluster by one of Flower's robust rules, in place of the core's weighted mean."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
-import torch
 from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedTrimmedAvg, Krum
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Averaging
-from fedflux.deploy.flower.records import model_arrays, pack, unpack
+from fedflux.algorithms.base import Settings
+from fedflux.deploy.flower.records import pack, unpack
 from fedflux.deploy.flower.settings import DeploymentSettings
+from fedflux.deploy.node.arrays import model_arrays, parameters
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.runs.config import RunConfig
 
 RULES: dict[str, Callable[[DeploymentSettings], Any]] = {
     "krum": lambda settings: Krum(num_malicious_nodes=settings.malicious_nodes),
@@ -20,30 +22,31 @@ RULES: dict[str, Callable[[DeploymentSettings], Any]] = {
 }
 
 
-def robust(settings: DeploymentSettings) -> Averaging | None:
-    """The rule that was asked for, None for the mean."""
-    if settings.aggregation == "mean":
-        return None
-    rule = RULES[settings.aggregation](settings)
+def with_robust_mean(config: RunConfig, deployment: DeploymentSettings) -> RunConfig:
+    """A run whose method is told the rule that a deployment asks for."""
+    if deployment.aggregation == "mean":
+        return config
+    rule = RULES[deployment.aggregation](deployment)
+
+    class RobustConfig(RunConfig):
+        def settings(self, true_clusters: int | None = None) -> Settings:
+            return replace(super().settings(true_clusters), average=average)
 
     def average(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
-        """θ_m from the updates of each cluster, in client order; a cluster nobody trained keeps its model."""
-        for one in np.unique(cluster[sizes > 0]).tolist():
-            rows = np.flatnonzero((cluster == one) & (sizes > 0)).tolist()
-            params = _aggregated(rule, [trained.row(row) for row in rows], sizes[rows], models.row(one))
-            models = models.put([one], Stack.join([params]))
+        for one in np.unique(cluster[sizes > 0]).tolist():  # a cluster nobody trained keeps its model
+            members = np.flatnonzero((cluster == one) & (sizes > 0)).tolist()
+            params = _aggregated(rule, [trained.row(row) for row in members], sizes[members].tolist())
+            like = {name: params[name].to(tensor.dtype) for name, tensor in models.row(one).items()}
+            models = models.put([one], Stack.join([like]))
         return models
 
-    return average
+    return RobustConfig(**{field.name: getattr(config, field.name) for field in fields(config)})
 
 
-def _aggregated(
-    rule: Any, members: list[Parameters], sizes: NDArray[np.float64], start: Parameters
-) -> Parameters:
-    """Flower's own rule on one cluster; types stay those of the model (Flower averages integers as floats)."""
+def _aggregated(rule: Any, members: Sequence[Parameters], sizes: Sequence[float]) -> Parameters:
+    """Flower's own rule on one cluster's updates; it averages integers as floats."""
     replies = []
-    for params, size in zip(members, sizes.tolist(), strict=True):
+    for params, size in zip(members, sizes, strict=True):
         content = {"model": pack(model_arrays(params)), "metrics": MetricRecord({"num-examples": int(size)})}
         replies.append(Message(RecordDict(content), dst_node_id=0, message_type="train"))
-    found = unpack(rule.aggregate_train(1, replies)[0])
-    return {name: torch.from_numpy(np.array(found[name])).to(tensor.dtype) for name, tensor in start.items()}
+    return parameters(unpack(rule.aggregate_train(1, replies)[0]))

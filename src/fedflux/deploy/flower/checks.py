@@ -1,157 +1,95 @@
-"""What is wrong with something a node sent: each check gives the reason in words, or None.
+"""What nodes send, read and checked: whatever cannot be is a fault, in words, and nothing of it is used."""
 
-Nothing here raises: a bad message costs its sender the run, and nobody else anything.
-"""
-
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux.describe import Extractor
-from fedflux.deploy.flower.records import Arrays, descriptor_types
-from fedflux.descriptors.bounds import Bounds
-from fedflux.descriptors.descriptor import Descriptors
-from fedflux.descriptors.wire import from_arrays
-from fedflux.errors import FedfluxError
+from fedflux.data import Cohort, Split
+from fedflux.data.holding import About
+from fedflux.deploy.flower.records import ANSWER, MODELS, TOLD, about, to_records, unpack, unpack_model, version
+from fedflux.deploy.node.arrays import model_arrays, parameters
+from fedflux.engine.stack import Parameters
+from fedflux.operations import Arrays
 
-FAR = 1.0
-"""A descriptor may lie outside the frozen box by so many times its width: late nodes gave no bounds of their own."""
-WIDE = 100.0
-"""Bounds that reach so many times farther than the median node's are no honest node's: latents come from one model."""
+T = TypeVar("T")
+SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
-def first_fault(faults: Iterable[str | None]) -> str | None:
-    """The first thing that is wrong; checks are generators, so that later ones may rely on earlier ones."""
-    return next((fault for fault in faults if fault is not None), None)
+class FaultError(Exception):
+    """What is wrong with an answer, in words."""
 
 
-def shape_fault(arrays: Arrays, wanted: Arrays, what: str) -> str | None:
-    """Other names, shapes or number types than those of the model that was sent."""
-    if set(arrays) != set(wanted):
-        odd = sorted(set(arrays) ^ set(wanted))
-        return f"{what} is of another model: {', '.join(odd[:3])} {'is' if len(odd) == 1 else 'are'} not in both"
+def answer_of(content: Any, request: Any, read: Callable[[Any], T]) -> T:
+    """What an answer to a request says."""
+    try:
+        told, wanted = about(content).get("base"), version(to_records(request))
+        if told != wanted:
+            raise FaultError(f"its answer is for version {str(told)[:8]}, not {wanted[:8]}")
+        return read(content)
+    except FaultError:
+        raise
+    except Exception as error:  # what a stranger sends may fail in any way
+        raise FaultError(f"its answer cannot be read: {type(error).__name__}") from error
+
+
+def known_of(cohort: Cohort, client: int) -> About:
+    """What the server knows of a client when it checks an answer."""
+    federation = cohort.federation
+    sizes = {split: federation.size(client, split) for split in SPLITS}
+    return About(sizes, federation.classes, federation.most is None and federation.part is None)
+
+
+def arrays_of(content: Any, fault: Callable[[Arrays], str | None], record: str = ANSWER) -> Arrays:
+    """An answer's arrays, as an operation's own check lets them pass."""
+    arrays = unpack(content.get(record, {}))
+    words = fault(arrays)
+    if words is not None:
+        raise FaultError(words)
+    return arrays
+
+
+def told_of(content: Any, fault: Callable[[Arrays], str | None]) -> Arrays:
+    """What a client tells of its preparation."""
+    return arrays_of(content, fault, TOLD)
+
+
+def models_of(content: Any, count: int, examples: int, sent: Mapping[str, Parameters]) -> list[Parameters]:
+    """Trained models: as many as are to come back, made on as many examples as were declared, each like those that
+    were sent; one that did not change is named by its digest.
+    """
+    told = about(content)
+    if told.get("examples") != examples or isinstance(told["examples"], bool):
+        raise FaultError(f"it counts {told.get('examples')} examples, but said {examples:,} before")
+    same = [str(name) for name in told.get("same", [""] * count)]
+    changed = [name for name in content if name.startswith(f"{MODELS}/")]
+    if len(same) != count or len(changed) != same.count(""):
+        raise FaultError(f"its answer holds {len(changed)} models, where {same.count('')} are missing")
+    wanted = model_arrays(next(iter(sent.values())))
+    rows = iter(f"{MODELS}/{row}" for row in range(len(changed)))
+    return [sent[name] if name else _checked(unpack_model(content[next(rows)]), wanted) for name in same]
+
+
+def _checked(arrays: Arrays, wanted: Arrays) -> Parameters:
+    """A model with the names, shapes and types of another, and finite."""
+    odd = sorted(arrays.keys() ^ wanted.keys())
+    if odd:
+        raise FaultError(f"its update is of another model: {', '.join(odd[:3])} {'is' if len(odd) == 1 else 'are'} odd")
     for name, array in arrays.items():
         if array.shape != wanted[name].shape:
-            return f"{what} has a wrong shape: {name} is {array.shape}, not {wanted[name].shape}"
+            raise FaultError(f"its update has a wrong shape: {name} is {array.shape}, not {wanted[name].shape}")
         if array.dtype != wanted[name].dtype:
-            return f"{what} has a wrong type: {name} is {array.dtype}, not {wanted[name].dtype}"
-    return None
-
-
-def finite_fault(arrays: Arrays, what: str) -> str | None:
-    """NaN or infinite numbers."""
-    for name, array in arrays.items():
+            raise FaultError(f"its update has a wrong type: {name} is {array.dtype}, not {wanted[name].dtype}")
         if np.issubdtype(array.dtype, np.floating) and not np.isfinite(array.astype(np.float64)).all():
-            return f"{what} holds NaN or infinite numbers in {name}"
-    return None
+            raise FaultError(f"its update holds NaN or infinite numbers in {name}")
+    return parameters({name: arrays[name] for name in wanted})
 
 
-def version_fault(told: Any, wanted: str, what: str) -> str | None:
-    """An answer to something else than what was asked."""
-    return None if told == wanted else f"{what} is for version {str(told)[:8]}, not {wanted[:8]}"
-
-
-def count_fault(told: Any, declared: int | None, limit: int) -> str | None:
-    """A number of examples that is none, too large, or not what the node said before."""
-    if isinstance(told, bool) or not isinstance(told, int) or told < 1:
-        return f"it counts {told} examples: a whole number above 0 is needed"
-    if told > limit:
-        return f"it counts {told:,} examples, above the limit of {limit:,}"
-    if declared is not None and told != declared:
-        return f"it counts {told:,} examples, but said {declared:,} before"
-    return None
-
-
-def accuracy_fault(told: Any) -> str | None:
-    """An accuracy outside 0 to 1."""
-    if isinstance(told, float | int) and 0.0 <= told <= 1.0:
-        return None
-    return f"its accuracy {told} is outside 0 to 1"
-
-
-def bounds_fault(arrays: Arrays, width: int) -> str | None:
-    """Bounds of another latent, not finite, or upside down."""
-    if set(arrays) != {"low", "high"}:
-        return "its bounds lack low or high"
-    if any(array.shape != (width,) for array in arrays.values()):
-        return f"its bounds have a wrong shape: {arrays['low'].shape}, not ({width},)"
-    fault = finite_fault(arrays, "its bounds")
-    if fault is None and (arrays["low"].astype(np.float64) > arrays["high"].astype(np.float64)).any():
-        return "its bounds are upside down: low above high"
-    return fault
-
-
-def wide_faults(bounds: Sequence[Bounds]) -> list[str | None]:
-    """Bounds that reach so far beyond everyone else's that the shared projector would see nothing else."""
-    reach = np.array([max(np.abs(one.low).max(), np.abs(one.high).max()) for one in bounds], dtype=np.float64)
-    if len(reach) < 3:
-        return [None] * len(reach)
-    usual = float(np.median(reach))
-    return [
-        f"its bounds reach {far:.3g}, where the median node's reach {usual:.3g}" if far > WIDE * usual else None
-        for far in reach
-    ]
-
-
-def descriptor_fault(arrays: Arrays, extractor: Extractor, classes: int, examples: int) -> str | None:
-    """A descriptor that cannot be read, is not of this extractor, or lies where no data of these bounds can lie."""
-    for name, kind in descriptor_types(arrays).items():
-        if arrays[name].dtype.str != kind:
-            return f"its descriptor has a wrong type: {name} is {arrays[name].dtype}"
-    try:
-        found = from_arrays(arrays)
-    except FedfluxError as error:
-        return f"its descriptor cannot be read: {error}"
-    except (TypeError, ValueError, KeyError, IndexError) as error:
-        return f"its descriptor cannot be read: {type(error).__name__}"
-    wanted = (1, classes + 1, len(extractor.projector))
-    if found.mean.shape != wanted:
-        return f"its descriptor has a wrong shape: {found.mean.shape}, not {wanted}"
-    return first_fault(_descriptor_faults(found, extractor, examples))
-
-
-def _descriptor_faults(found: Descriptors, extractor: Extractor, examples: int) -> Iterable[str | None]:
-    total = int(found.count[0, 0])
-    yield count_fault(total, examples, examples)
-    if (found.effective > found.count + 1e-3).any() or (found.effective < 0).any():
-        yield "its descriptor counts more effective examples than examples"
-    low, high = projected_box(extractor)
-    yield outside_fault(found.mean[0][found.count[0] > 0], low, high, "mean")
-    if found.validation_count[0]:
-        yield outside_fault(found.validation_mean, low, high, "validation mean")
-    if (found.deviations()[0] > (1 + 2 * FAR) * (high - low) + 1e-6).any():
-        yield "its descriptor lies far outside the bounds: a spread is wider than the box"
-
-
-def outside_fault(
-    points: NDArray[np.float64], low: NDArray[np.float64], high: NDArray[np.float64], what: str
-) -> str | None:
-    """Points farther outside a box than `FAR` times its width."""
-    slack = FAR * (high - low) + 1e-6
-    if ((points < low - slack) | (points > high + slack)).any():
-        return f"its descriptor lies far outside the bounds: a {what} is beyond the box"
-    return None
-
-
-def projected_box(extractor: Extractor) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The smallest box of reduced latents that holds every latent within the bounds."""
-    low, high = (side.astype(np.float64) for side in (extractor.bounds.low, extractor.bounds.high))
-    centre = extractor.projector.components @ ((low + high) / 2 - extractor.projector.mean)
-    half = np.abs(extractor.projector.components) @ ((high - low) / 2)
-    return centre - half, centre + half
-
-
-def update_fault(
-    arrays: Arrays, about: Mapping[str, Any], examples: Any, start: Arrays, base: str, declared: int, limit: int
-) -> str | None:
-    """Everything that can be wrong with a trained model."""
-    return first_fault(
-        (
-            shape_fault(arrays, start, "its update"),
-            finite_fault(arrays, "its update"),
-            version_fault(about.get("base"), base, "its update"),
-            count_fault(examples, declared, limit),
-        )
-    )
+def accuracies_of(content: Any, count: int, empty: bool) -> NDArray[np.float64]:
+    """One accuracy for each predictor; NaN where the client declared no such examples, and only there."""
+    found = unpack(content[ANSWER])["accuracy"].astype(np.float64)
+    right = np.isnan(found) if empty else (found >= 0) & (found <= 1)
+    if found.shape != (count,) or not right.all():
+        raise FaultError(f"its accuracy {found.tolist()} is outside 0 to 1")
+    return found

@@ -4,23 +4,22 @@ A model that a node holds already is named, not sent; a node that has lost it (i
 """
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 
-from fedflux.deploy.flower.records import ABOUT, digest, model_arrays, pack_models, record_bytes
-from fedflux.deploy.flower.requests import message_type, to_records, version
+from fedflux.deploy.flower.records import about, pack_model, record_bytes, to_records
+from fedflux.deploy.node.arrays import digest, model_arrays
+from fedflux.deploy.node.requests import Mixture, Sent
+from fedflux.engine.predictor import Predictor
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.operations import name_of
 
 POLL = 0.1
 """Seconds between looks for answers; longer where answers take long."""
-
-
-class FaultError(Exception):
-    """What is wrong with an answer, in words."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -37,12 +36,12 @@ class Model:
     @cached_property
     def record(self) -> Any:
         """As it travels."""
-        return pack_models([model_arrays(self.params)])
+        return pack_model(model_arrays(self.params))
 
     @staticmethod
-    def all(stack: Stack | None) -> list["Model"]:
+    def all(stack: Stack) -> list["Model"]:
         """Every row of a stack."""
-        return [] if stack is None else [Model(stack.row(row)) for row in range(len(stack))]
+        return [Model(stack.row(row)) for row in range(len(stack))]
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +99,8 @@ class Exchange:
     def _message(self, id: int, question: Question) -> Any:
         absent = question.models.keys() - self._holds.get(id, set()) - question.spared
         content = {**to_records(question.request), **{name: question.models[name].record for name in sorted(absent)}}
-        kind = message_type(question.request)
+        name = name_of(question.request)
+        kind = name if name in ("train", "evaluate") else f"query.{name}"
         return Message(RecordDict(content), dst_node_id=id, message_type=kind, group_id=str(self.round))
 
     def _send(self, asked: list[Any]) -> dict[str, Any]:
@@ -118,25 +118,38 @@ class Exchange:
             time.sleep(min(POLL + spent / 50, 1.0))
         return found
 
+    def report(self) -> dict[str, dict[str, int]]:
+        """What was sent, by round."""
+        names = ("wire_down", "wire_up", "exchanges")
+        counts = sorted(self.traffic.items())
+        return {name: {str(round): count[k] for round, count in counts} for k, name in enumerate(names)}
 
-def check(content: Any, question: Question, read: Callable[[Any], Any]) -> Any:
-    """What an answer says; whatever is wrong with it is told as a fault."""
-    try:
-        told = about(content).get("base")
-        wanted = version(to_records(question.request))
-        if told != wanted:
-            raise FaultError(f"its answer is for version {str(told)[:8]}, not {wanted[:8]}")
-        return read(content)
-    except FaultError:
-        raise
-    except Exception as error:  # what a stranger sends may fail in any way
-        raise FaultError(f"its answer cannot be read: {type(error).__name__}") from error
+    def remember(self) -> dict[str, list[int]]:
+        """The same, to be saved."""
+        return {str(round): list(count) for round, count in self.traffic.items()}
+
+    def recall(self, memory: Mapping[str, Sequence[int]]) -> None:
+        """Count on."""
+        self.traffic = {int(round): list(count) for round, count in memory.items()} | self.traffic
 
 
-def about(content: Any) -> dict[str, Any]:
-    """What a reply says beside its arrays."""
-    found = content.get(ABOUT)
-    return dict(found) if isinstance(found, ConfigRecord) else {}
+def mixtures_of(
+    predictors: Sequence[tuple[Predictor, Sequence[Model]]], place: int
+) -> tuple[dict[str, Model], tuple[Mixture, ...]]:
+    """One client's rows of predictors, and the models that they mix: those of weight zero are left out."""
+    used = [[(models[k], float(one.weights[place, k])) for k in range(len(models))] for one, models in predictors]
+    needed = {model.name: model for row in used for model, weight in row if weight}
+    mixtures = []
+    for (one, models), row in zip(predictors, used, strict=True):
+        weights = dict.fromkeys(needed, 0.0)
+        for model, weight in row:
+            if weight:
+                weights[model.name] += weight
+        slots = dict(zip(one.slots, one.weights[place, len(models) :].tolist(), strict=True))
+        slots = {slot: weight for slot, weight in slots.items() if weight}
+        told = (*weights.values(), *slots.values())
+        mixtures.append(Mixture(told, tuple(slots), one.blended, Sent.maybe(one.adaptation)))
+    return needed, tuple(mixtures)
 
 
 def _lost(content: Any) -> set[str]:

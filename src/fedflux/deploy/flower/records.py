@@ -1,29 +1,21 @@
-"""Between Flower's records and arrays: models and answers on the wire.
+"""Between Flower's records and requests, models and answers."""
 
-Models have digests, so that a node that holds one already is told its name instead of being sent it again.
-"""
-
-from collections.abc import Sequence
-from hashlib import sha256
+from collections.abc import Iterator, Mapping, MutableMapping
+from json import dumps, loads
 from typing import Any
 
 import numpy as np
-import torch
-from flwr.app import Array, ArrayRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from numpy.typing import NDArray
 
-from fedflux.engine.stack import Parameters
+from fedflux import operations
+from fedflux.deploy.node.arrays import digest
 from fedflux.operations import Arrays
 
-ASK = "ask"
-"""The record that says what is asked, and under which models."""
-ARRAYS = "arrays"
-"""The arrays of a question."""
-ABOUT = "about"
-"""The record of a reply that is no array."""
-ANSWER = "answer"
-TOLD = "told"
-"""What a client tells of its preparation, beside the models that it trained."""
+ASK, ARRAYS = "ask", "arrays"
+"""The records of a question: what is asked, and its arrays; every other record is a model, by its digest."""
+ABOUT, ANSWER, MODELS, TOLD = "about", "answer", "models", "told"
+"""The records of a reply: plain values, arrays, trained models, and what was told of a preparation."""
 
 
 def pack(arrays: Arrays) -> Any:
@@ -36,21 +28,20 @@ def unpack(record: Any) -> dict[str, NDArray[np.generic]]:
     return {name: np.asarray(array.numpy()) for name, array in record.items()}
 
 
-def pack_models(models: Sequence[Arrays]) -> Any:
-    """Models, one after another, as a record; an array that holds one value throughout travels as that value."""
+def pack_model(arrays: Arrays) -> Any:
+    """A model as a record; an array that holds one value throughout travels as that value."""
     record = {}
-    for row, arrays in enumerate(models):
-        for name, array in arrays.items():
-            first = np.ravel(array)[:1]
-            if array.size > 1 and (array == first).all() and array.tobytes() == array.size * first.tobytes():
-                record[f"{row}/{name}@{'x'.join(map(str, array.shape))}"] = first
-            else:
-                record[f"{row}/{name}"] = array
+    for name, array in arrays.items():
+        first = np.ravel(array)[:1]
+        if array.size > 1 and (array == first).all() and array.tobytes() == array.size * first.tobytes():
+            record[f"{name}@{'x'.join(map(str, array.shape))}"] = first
+        else:
+            record[name] = array
     return pack(record)
 
 
-def unpack_models(record: Any) -> dict[str, NDArray[np.generic]]:
-    """The same again, names with the number of the model before them; what was one value takes no memory here."""
+def unpack_model(record: Any) -> dict[str, NDArray[np.generic]]:
+    """A model's arrays; what travelled as one value takes no memory here, whatever shape it says it has."""
     arrays = {}
     for full, array in unpack(record).items():
         name, _, shape = full.partition("@")
@@ -58,24 +49,29 @@ def unpack_models(record: Any) -> dict[str, NDArray[np.generic]]:
     return arrays
 
 
-def model_arrays(params: Parameters) -> dict[str, NDArray[np.generic]]:
-    """One model's tensors as arrays."""
-    return {name: tensor.detach().cpu().numpy() for name, tensor in params.items()}
+def to_records(request: Any) -> dict[str, Any]:
+    """A request as Flower's records; models go beside them."""
+    packed = operations.pack(request)
+    ask = ConfigRecord({"name": packed.name, "revision": packed.revision, "outline": dumps(packed.outline)})
+    return {ASK: ask, **({ARRAYS: pack(packed.arrays)} if packed.arrays else {})}
 
 
-def parameters(arrays: Arrays) -> Parameters:
-    """One model's arrays as tensors."""
-    return {name: torch.from_numpy(np.array(array, order="C")) for name, array in arrays.items()}
+def from_records(content: Mapping[str, Any]) -> Any:
+    """The request again; a revision that is not ours is refused with both numbers."""
+    ask, arrays = content[ASK], unpack(content.get(ARRAYS, {}))
+    packed = operations.Packed(str(ask["name"]), int(ask["revision"]), arrays, loads(str(ask["outline"])))
+    return operations.unpack(packed)
 
 
-def digest(arrays: Arrays, words: str = "") -> str:
-    """A name for arrays and words that two machines agree on: names, types, shapes and content."""
-    found = sha256(words.encode())
-    for name in sorted(arrays):
-        array = np.array(arrays[name], order="C")
-        found.update(f"{name} {array.dtype.str} {array.shape}".encode())
-        found.update(array.tobytes())
-    return found.hexdigest()[:32]
+def version(content: Mapping[str, Any]) -> str:
+    """What an answer says it answers to: the content of the question."""
+    return digest(unpack(content.get(ARRAYS, {})), " ".join(str(content[ASK][key]) for key in sorted(content[ASK])))
+
+
+def about(content: Mapping[str, Any]) -> dict[str, Any]:
+    """What a reply says beside its arrays."""
+    found = content.get(ABOUT)
+    return dict(found) if isinstance(found, ConfigRecord) else {}
 
 
 def record_bytes(content: Any) -> int:
@@ -83,3 +79,28 @@ def record_bytes(content: Any) -> int:
     if not isinstance(content, RecordDict):
         return 0
     return sum(int(record.count_bytes()) + len(name) for name, record in content.items())
+
+
+class InContext(MutableMapping[str, Arrays]):
+    """A node's memory in Flower's own context, which lives as long as the SuperNode."""
+
+    def __init__(self, state: Any) -> None:
+        self.state = state
+
+    def __getitem__(self, name: str) -> Arrays:
+        record = self.state[name]
+        del self.state[name]
+        self.state[name] = record  # the last that was used
+        return unpack(record)
+
+    def __setitem__(self, name: str, arrays: Arrays) -> None:
+        self.state[name] = pack(arrays)
+
+    def __delitem__(self, name: str) -> None:
+        del self.state[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(list(self.state))
+
+    def __len__(self) -> int:
+        return len(self.state)

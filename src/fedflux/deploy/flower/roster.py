@@ -7,16 +7,16 @@ from typing import Any
 
 import numpy as np
 
-from fedflux.data import Federation, Split
+from fedflux.data import Federation
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
+from fedflux.errors import FedfluxError
 
 UNNUMBERED = -1
 """The number of a client that the server numbers."""
 MOST = 1_000_000
 """Clients are numbered below this."""
-SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 @dataclass(frozen=True)
@@ -100,7 +100,11 @@ class Roster:
         for id in sorted(introductions):
             told = introductions[id]
             try:
+                if "declined" in told:
+                    raise FedfluxError(str(told["declined"]))
                 strangers.append(Node.read(id, self._number(id, told["client"]), told, self.most))
+            except FedfluxError as error:
+                self.turned_away[id] = str(error)
             except (KeyError, TypeError, ValueError) as error:
                 self.turned_away[id] = f"it does not introduce itself properly ({error})"
         first = [node for node in strangers if node.labelled] or strangers
@@ -138,14 +142,34 @@ class Roster:
         nodes = (node for node in self.nodes.values() if node.id in there and node.client not in self.refused)
         return tuple(sorted(node.client for node in nodes if node.labelled == labelled))
 
+    @property
+    def _count(self) -> int:
+        """How many clients there are, those that stayed away since the run was saved among them."""
+        return max([self.clients, *(client + 1 for client in self.nodes)])
+
+    def report(self) -> dict[str, dict[str, str]]:
+        """Who was refused, by client, and who was not even let in, by node id."""
+        refused, away = ({str(k): why for k, why in sorted(of.items())} for of in (self.refused, self.turned_away))
+        return {"refused": refused, "turned_away": away}
+
+    def remember(self) -> dict[str, Any]:
+        """Who is who, and who is out, in plain values."""
+        numbers = {str(id): client for id, client in self.numbers.items()}
+        return {"clients": self._count, "numbers": numbers, "refused": self.report()["refused"]}
+
+    def recall(self, memory: Mapping[str, Any]) -> None:
+        """Go on with them."""
+        self.clients = max(self.clients, int(memory["clients"]))
+        self.numbers |= {int(id): int(client) for id, client in memory["numbers"].items()}
+        self.refused |= {int(client): str(reason) for client, reason in memory["refused"].items()}
+
     def federation(self, seed: int, announced: int) -> Federation:
         """What was declared, as methods see it: sizes and kind of data, and no example."""
         kind = self.kind
         assert kind is not None  # somebody is there
         blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
         dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)
-        count = max(self.clients, *(client + 1 for client in self.nodes))
-        stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(count)]
+        stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(self._count)]
         rows = tuple(ClientRows(*(np.arange(count) for count in counts)) for counts in stored)
         patterns = (Pattern(),) * len(rows)
         channels = kind.image_shape[0]

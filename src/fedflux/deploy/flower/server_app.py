@@ -4,17 +4,17 @@ from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 from logging import INFO, getLogger
-from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import ServerApp
 
 from fedflux.data import Federation
-from fedflux.deploy.flower.aggregation import robust
+from fedflux.deploy.flower.aggregation import with_robust_mean
 from fedflux.deploy.flower.engine import FlowerEngine
-from fedflux.deploy.flower.records import digest
 from fedflux.deploy.flower.settings import SIMULATED, read_settings
 from fedflux.deploy.flower.simulated import federation_of
+from fedflux.deploy.node.arrays import digest
+from fedflux.runs.identity import deployed_identity
 from fedflux.runs.runner import decide_model, run_deployed
 from fedflux.runs.session import Progress
 
@@ -31,30 +31,24 @@ def run(grid: Any, run_config: Mapping[str, Any]) -> dict[str, Any]:
     """One run over a Grid: its result, which lies in the folder `out` too."""
     config, deployment = read_settings(run_config)
 
-    def truth(declared: Federation) -> Federation:
+    def with_truth(declared: Federation) -> Federation:
         dealt = federation_of(run_config)
-        return dealt if config.drift else replace(declared, _truth=_first(dealt.truth, len(declared)))
+        return (
+            dealt
+            if config.drift
+            else replace(declared, _truth=None if dealt.truth is None else dealt.truth[: len(declared)])
+        )
 
-    simulated = deployment.data == SIMULATED
-    engine = FlowerEngine(
-        grid,
-        deployment,
-        partial(decide_model, config),
-        config.seed,
-        digest({}, str(Path(config.out or "").resolve())),
-        truth if simulated else None,
-    )
-    return run_deployed(config, engine, _tell)
-
-
-def _first(truth: Any, count: int) -> Any:
-    return None if truth is None else truth[:count]
+    name = digest({}, f"{config.out} {deployed_identity(config)}")
+    truth = with_truth if deployment.data == SIMULATED else None
+    engine = FlowerEngine(grid, deployment, partial(decide_model, config), config.seed, name, truth)
+    return run_deployed(with_robust_mean(config, deployment), engine, _tell)
 
 
 def _tell(progress: Progress) -> None:
     """A line for each thing that happened, as a round ends."""
-    log = getLogger("flwr")
-    words = f"round {progress.round} of {progress.rounds}: validation {progress.accuracy:.1f}%"
-    log.log(INFO, "fedflux: %s, %s clusters", words, progress.clusters)
+    clusters = f"{progress.clusters} cluster{'s' if progress.clusters > 1 else ''}"
+    score = f"validation {progress.accuracy:.1f}%"
+    getLogger("flwr").log(INFO, "fedflux: round %s of %s: %s, %s", progress.round, progress.rounds, score, clusters)
     for event in progress.events:
-        log.log(INFO, "fedflux: %s", event)
+        getLogger("flwr").log(INFO, "fedflux: %s", event)

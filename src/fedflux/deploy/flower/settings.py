@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import SETTINGS, RunConfig, make_config
-from fedflux.settings import Declared, above, as_key, at_least, between, from_mapping, setting
+from fedflux.settings import Declared, above, as_key, at_least, between, declared, from_mapping, setting
 
 SIMULATED = "fedflux.deploy.flower.simulated:data"
 ROBUST = ("flux", "fedavg")
@@ -17,7 +17,9 @@ ROBUST = ("flux", "fedavg")
 class DeploymentSettings(Declared):
     """How nodes are reached, and what they are taken for."""
 
-    data: str = setting(SIMULATED, "package.module:function that loads a node's data, called on every node", panel="Data")
+    data: str = setting(
+        SIMULATED, "package.module:function that loads a node's data, called on every node", panel="Data"
+    )
     aggregation: Literal["mean", "krum", "trimmed-mean"] = setting(
         "mean", "mean, or one of Flower's robust rules within each cluster", panel="Method"
     )
@@ -34,6 +36,10 @@ class DeploymentSettings(Declared):
     max_examples: int = setting(
         10_000_000, "a node that says it holds more is refused", panel="Run", check=at_least(1), counts=False
     )
+
+    def counting(self) -> dict[str, Any]:
+        """Those that determine a run's numbers."""
+        return {one.key: getattr(self, one.name) for one in declared(type(self)) if one.counts}
 
 
 def read_settings(run_config: Mapping[str, Any]) -> tuple[RunConfig, DeploymentSettings]:

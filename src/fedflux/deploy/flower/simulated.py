@@ -9,7 +9,7 @@ from typing import Any
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.settings import DataSettings
 from fedflux.data.sources import load
-from fedflux.deploy.flower.node_data import NodeData
+from fedflux.deploy.node import NodeData
 from fedflux.errors import FedfluxError
 from fedflux.settings import as_key, from_mapping
 

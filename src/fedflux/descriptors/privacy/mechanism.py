@@ -78,9 +78,7 @@ def released(held: Holding, seen: Seen, projector: Projector, classes: int, priv
     )
 
 
-def released_marginal(
-    held: Holding, seen: Seen, projector: Projector, privacy: Privacy, split: Split
-) -> Descriptors:
+def released_marginal(held: Holding, seen: Seen, projector: Projector, privacy: Privacy, split: Split) -> Descriptors:
     """One release of an unlabelled client's images."""
     sigma, length, size = sigma_of(privacy), len(projector), _stored(held, split)
     noisy = accounting.gaussian_noise(seen.sums[0].vector(labelled=False), sigma)

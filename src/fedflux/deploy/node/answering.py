@@ -4,7 +4,7 @@ What it may be asked is the node's own decision: its configuration says so, not 
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from json import loads
 from pathlib import Path
@@ -13,77 +13,60 @@ from typing import Any
 import numpy as np
 
 from fedflux.data import Cohort
-from fedflux.deploy.flower.memory import InContext, Ledger, Memory, OnDisk, put_slot, slot_rounds, trim_models
-from fedflux.deploy.flower.node_data import UNNUMBERED, NodeData, load_node_data
-from fedflux.deploy.flower.records import ARRAYS, ASK, digest, model_arrays, pack, pack_models, parameters, unpack_models
-from fedflux.deploy.flower.requests import (
-    Ask,
-    Asked,
-    CopySlot,
-    Evaluate,
-    HandOut,
-    Hello,
-    Mixture,
-    Sent,
-    Train,
-    begins,
-    from_records,
-)
+from fedflux.data.holding import NothingToTellError
+from fedflux.deploy.node.arrays import digest, model_arrays, parameters
+from fedflux.deploy.node.data import UNNUMBERED, NodeData, load_node_data
+from fedflux.deploy.node.ledger import Ledger
+from fedflux.deploy.node.memory import Memory, OnDisk, put_slot, slot_rounds, trim_models
+from fedflux.deploy.node.requests import Ask, Asked, CopySlot, Evaluate, HandOut, Hello, Mixture, Sent, Train
 from fedflux.engine import Kept, LoopEngine, Predictor, Recipe, SimulatedEngine, Stack, pick_device
 from fedflux.errors import FedfluxError
 from fedflux.operations import Arrays
 
 WITHOUT_LABELS = "unlabelled-descriptor"
-"""What a node without labels answers about its images."""
+"""The query that a node without labels answers."""
+SPLITS = "train, validation, test"
 
 
 class MissingModelsError(Exception):
-    """Models that a question names are neither in the message nor held here."""
+    """Models that a question names were neither sent nor held here."""
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What goes back: a record, what is told of a preparation, and plain values."""
+    """What goes back: arrays or models, what is told of a preparation, and plain values."""
 
-    answer: Any = None
-    told: Any = None
-    about: Mapping[str, Any] | None = None
+    arrays: Arrays = field(default_factory=dict)
+    models: Sequence[Arrays] = ()
+    told: Arrays = field(default_factory=dict)
+    about: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
 class LocalNode:
-    """One node's configuration, data and memory."""
+    """One node's configuration, data and memory, and the method of the run."""
 
     config: Mapping[str, Any]
-    algorithm: str
     data: NodeData
     memory: Memory
+    algorithm: str
 
     @staticmethod
-    def of(context: Any) -> "LocalNode":
-        """From Flower's context; data are loaded once a process."""
-        config, run = context.node_config, context.run_config
-        name = str(config.get("data") or run.get("data") or "fedflux.deploy.flower.simulated:data")
-        data = _data(name, tuple(sorted(config.items())), tuple(sorted(run.items())))
-        folder = config.get("state-dir")
-        memory = OnDisk(Path(str(folder))) if folder else InContext(context.state)
-        return LocalNode(config, str(run.get("algorithm") or "flux"), data, memory)
+    def of(config: Mapping[str, Any], run_config: Mapping[str, Any], memory: Memory) -> "LocalNode":
+        """From a node's own configuration, which may pin the data function, and the run's."""
+        name = str(config.get("data") or run_config.get("data") or "fedflux.deploy.flower.simulated:data")
+        data = _data(name, tuple(sorted(config.items())), tuple(sorted(run_config.items())))
+        return LocalNode(config, data, memory, str(run_config.get("algorithm") or "flux"))
 
-    def answer(self, content: Any) -> Answer:
-        """The answer to a question, as far as this node's configuration allows it."""
-        for name in content:
-            if name not in (ASK, ARRAYS):
-                self._hold(name, {key[2:]: array for key, array in unpack_models(content[name]).items()})
-        request = from_records(content)
+    def answer(self, request: Any, models: Mapping[str, Arrays]) -> Answer:
+        """The answer to a request, with the models that came with it, as far as the configuration allows it."""
         self._allow(request)
-        answers: dict[type, Any] = {
-            Hello: self.introduce,
-            Train: self.train,
-            Evaluate: self.evaluate,
-            Ask: self.ask,
-            CopySlot: self.copy_slot,
-            HandOut: self.hand_out,
-        }
+        for name, arrays in models.items():
+            if digest(arrays) != name:
+                raise FedfluxError("a model that was sent is not the one that it is called")
+            self.memory[f"model/{name}"] = arrays
+        answers: dict[type, Any] = {Hello: self.introduce, Train: self.train, Evaluate: self.evaluate, Ask: self.ask}
+        answers |= {CopySlot: self.copy_slot, HandOut: self.hand_out}
         found: Answer = answers[type(request)](request)
         return found
 
@@ -98,7 +81,7 @@ class LocalNode:
         inside += [mixture.adaptation for mixture in getattr(request, "mixtures", ())]
         names = [one.name for one in inside if one is not None]
         names += ["train"] if isinstance(request, Train) else ["evaluate"] if isinstance(request, Evaluate) else []
-        allowed = [name.strip() for name in str(self.config.get("allow", "")).split(",") if name.strip()]
+        allowed = _listed(self.config.get("allow", ""))
         for name in names:
             if allowed and name not in allowed:
                 raise FedfluxError(f"this node does not allow '{name}': it allows {', '.join(allowed)}")
@@ -108,9 +91,9 @@ class LocalNode:
 
     def introduce(self, hello: Hello) -> Answer:
         """Who this node is and what it holds; models of rounds that will be done again are forgotten."""
-        for _, round, entry in slot_rounds(self.memory, hello.run):
-            if round >= hello.round:
-                self.memory.drop("slots", entry)
+        for made, entry in slot_rounds(self.memory, hello.run):
+            if made >= hello.round:
+                del self.memory[entry]
         federation, client = self.data.federation, self.data.client
         stored = [federation.stored(max(client, 0), split) for split in ("train", "validation", "test")]
         return Answer(
@@ -127,26 +110,28 @@ class LocalNode:
         )
 
     def train(self, request: Train) -> Answer:
-        """Local training, from models that were sent or are this node's own."""
+        """Local training, from models that were sent or are this node's own; an unchanged model is named, not sent."""
         asked, cohort = request.asked, self._cohort(request.asked)
-        engine, held = self._engine(asked, {slot for job in request.jobs for slot in (*job.own, *job.keep) if slot})
-        needed = {request.models[row] for job in request.jobs for row, slot in begins(job) if slot not in held}
-        start = self._stack(request.models, set(request.models) if request.preparation else needed, engine)
+        engine = self._engine(asked, {slot for job in request.jobs for slot in (*job.own, *job.keep) if slot})
+        start = self._stack(request.models, request.begins_from(set(engine.kept().models)), engine)
         rule, preparation = self._open(request.rule), self._open(request.preparation)
         extras = {asked.client: request.extras}
         trained = engine.train(start, cohort, request.jobs, request.training, request.key, rule, extras, preparation)
         kept = engine.kept().models
-        for slot in sorted({slot for job in request.jobs for slot in job.keep if slot} & kept.keys()):
+        for slot in sorted({slot for job in request.jobs for slot in job.keep if slot}):
             put_slot(self.memory, asked.run, slot, request.key.round, model_arrays(kept[slot].row(0)))
         rows = [model_arrays(trained.models.row(row)) for row in range(len(trained.models))]
+        same = [digest(row) if digest(row) in request.models else "" for row in rows]
         examples = cohort.federation.size(asked.client, request.training.split)
-        return Answer(pack_models(rows), pack(trained.told.get(asked.client, {})), {"examples": examples})
+        changed = [row for row, name in zip(rows, same, strict=True) if not name]
+        about = {"examples": examples, **({"same": same} if any(same) else {})}
+        return Answer(models=changed, told=trained.told.get(asked.client, {}), about=about)
 
     def evaluate(self, request: Evaluate) -> Answer:
         """The accuracy of every mixture, NaN where the part is empty."""
         engine, predictors = self._predictors(request.asked, request.models, request.mixtures)
         scores = engine.evaluate(predictors, self._cohort(request.asked), request.split)
-        return Answer(pack({"accuracy": scores.values[:, 0]}))
+        return Answer({"accuracy": scores.values[:, 0]})
 
     def ask(self, request: Ask) -> Answer:
         """A query's answer; a private one is charged first, and given again where it was given before."""
@@ -155,34 +140,32 @@ class LocalNode:
         if privacy is None:
             if most is not None:
                 raise FedfluxError(f"this node has a max-epsilon: it answers '{request.query.name}' only with noise")
-            return Answer(pack(self._asked(request, query)))
+            return Answer(self._asked(request, query))
         operation = digest(request.query.arrays, f"{request.query.name} {request.query.outline} {request.features}")
         key = digest({}, f"{asked.run} {asked.round} {operation} {' '.join(request.models)}")
-        released = self.memory.get("releases", key)
-        if released is not None:
-            return Answer(pack(released))
-        if isinstance(self.memory, OnDisk):
-            splits = frozenset(str(one.split) for one in query.passes())
-            Ledger(self.memory.folder, None if most is None else float(most)).charge(asked.run, privacy, key, splits)
-        elif most is not None:
-            raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
-        released = self._asked(request, query)
-        self.memory.put("releases", key, released)
-        return Answer(pack(released))
+        released = self.memory.get(f"release/{key}")
+        if released is None:
+            if isinstance(self.memory, OnDisk):
+                splits = frozenset(str(one.split) for one in query.passes())
+                ledger = Ledger(self.memory.folder, None if most is None else float(most))
+                ledger.charge(asked.run, privacy, key, splits)
+            elif most is not None:
+                raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
+            released = self.memory[f"release/{key}"] = self._asked(request, query)
+        return Answer(released)
 
     def _asked(self, request: Ask, query: Any) -> Arrays:
-        engine, _ = self._engine(request.asked)
+        engine, cohort = self._engine(request.asked), self._cohort(request.asked)
         models = self._stack(request.models, set(request.models), engine) if request.models else None
-        cohort = self._cohort(request.asked)
         answers = engine.ask(query, cohort if request.features is None else cohort.features(request.features), models)
         if not len(answers):
-            raise FedfluxError(next(iter(answers.missing.values()), "it has nothing to tell"))
+            raise NothingToTellError(next(iter(answers.missing.values()), "it has nothing to tell"))
         return answers.arrays[0]
 
     def copy_slot(self, request: CopySlot) -> Answer:
         """Keep the model of one slot in another, too."""
-        for _, round, entry in slot_rounds(self.memory, request.asked.run, request.source)[-1:]:
-            put_slot(self.memory, request.asked.run, request.target, round, self.memory.get("slots", entry) or {})
+        for made, entry in slot_rounds(self.memory, request.asked.run, request.source)[-1:]:
+            put_slot(self.memory, request.asked.run, request.target, made, self.memory[entry])
         return Answer()
 
     def hand_out(self, request: HandOut) -> Answer:
@@ -192,30 +175,31 @@ class LocalNode:
         from fedflux.files import write_json, written_whole
 
         engine, (predictor,) = self._predictors(request.asked, request.models, (request.mixture,))
-        kept = engine.kept().models
-        stack, weights = Stack.together([predictor.stack, *(kept[slot] for slot in predictor.slots)]), predictor.weights
-        stack, weights = (stack.average(weights), np.ones((1, 1))) if predictor.blended else (stack, weights)
-        adaptation = request.mixture.adaptation
-        folder = Path(str(self.config["model-dir"]))
-        folder.mkdir(parents=True, exist_ok=True)
+        kept, weights = engine.kept().models, predictor.weights
+        stack = Stack.together([predictor.stack, *(kept[slot] for slot in predictor.slots)])
+        if predictor.blended:
+            stack, weights = stack.average(weights), np.ones((1, 1))
         chosen = np.flatnonzero(weights[0]).tolist()
         files = ["model.safetensors"] if len(chosen) == 1 else [f"model-{k}.safetensors" for k in range(len(chosen))]
         held = {name: stack.row(row) for name, row in zip(files, chosen, strict=True)}
-        held |= {} if adaptation is None else {f"{adaptation.name}.safetensors": parameters(adaptation.arrays)}
+        told = {**loads(request.placed), "client": request.asked.client}
+        told["weights"] = dict(zip(files, weights[0][chosen].tolist(), strict=True))
+        if (adaptation := request.mixture.adaptation) is not None:
+            held["adaptation.safetensors"] = parameters(adaptation.arrays)
+            told["adaptation"] = {adaptation.name: loads(adaptation.outline)}
+        folder = Path(str(self.config["model-dir"]))
+        folder.mkdir(parents=True, exist_ok=True)
         for name, tensors in held.items():
             with written_whole(folder / name) as handle:
                 handle.write(save({key: tensor.contiguous() for key, tensor in tensors.items()}))
-        shares = dict(zip(files, weights[0][chosen].tolist(), strict=True))
-        adapted = None if adaptation is None else {adaptation.name: loads(adaptation.outline)}
-        told = {"client": request.asked.client, "weights": shares, "adaptation": adapted}
-        write_json(folder / "model.json", {**loads(request.placed), **told})
+        write_json(folder / "model.json", told)
         return Answer()
 
     def _predictors(
         self, asked: Asked, models: Sequence[str], mixtures: Sequence[Mixture]
     ) -> tuple[SimulatedEngine, list[Predictor]]:
         """What this client's rows of predictors are here; a stack has a model, even if nobody answers with it."""
-        engine, _ = self._engine(asked, {slot for mixture in mixtures for slot in mixture.slots})
+        engine = self._engine(asked, {slot for mixture in mixtures for slot in mixture.slots})
         stack, blank = self._stack(models, set(models), engine), [] if models else [0.0]
         rows = [(mixture, np.array([[*blank, *mixture.weights]])) for mixture in mixtures]
         return engine, [
@@ -237,25 +221,20 @@ class LocalNode:
         find_algorithm(self.algorithm)
         return sent.open()
 
-    def _engine(self, asked: Asked, slots: set[str] | frozenset[str] = frozenset()) -> tuple[SimulatedEngine, set[str]]:
-        """The core's engine with these slots of the client in it, and which of them there are."""
+    def _engine(self, asked: Asked, slots: set[str] | frozenset[str] = frozenset()) -> SimulatedEngine:
+        """The core's engine, with these slots of the client in it as far as they are filled."""
         federation, device = self.data.federation, str(self.config.get("device", "cpu"))
         backend = _backend(asked.model, federation.image_shape, federation.classes, federation.dataset.pixels, device)
-        engine = SimulatedEngine(backend)
         newest = {slot: slot_rounds(self.memory, asked.run, slot)[-1:] for slot in slots}
-        held = {slot: parameters(self.memory.get("slots", made[0][2]) or {}) for slot, made in newest.items() if made}
+        held = {slot: parameters(self.memory[made[0][1]]) for slot, made in newest.items() if made}
+        engine = SimulatedEngine(backend)
         clients = {slot: np.array([asked.client]) for slot in held}
         engine.restore(Kept(clients, {slot: Stack.join([params]) for slot, params in held.items()}))
-        return engine, set(held)
-
-    def _hold(self, name: str, arrays: Arrays) -> None:
-        if digest(arrays) != name:
-            raise FedfluxError("a model in the message is not the one that it names")
-        self.memory.put("models", name, arrays)
+        return engine
 
     def _stack(self, models: Sequence[str], needed: set[str], engine: SimulatedEngine) -> Stack:
-        """The models of a question, in order; those that are not needed may be missing, and any will do for them."""
-        found = {name: self.memory.get("models", name) for name in models}
+        """The models of a request, in order; those that are not needed may be missing, and any will do for them."""
+        found = {name: self.memory.get(f"model/{name}") for name in models}
         missing = [name for name in found if found[name] is None and name in needed]
         if missing:
             raise MissingModelsError(*missing)
@@ -265,11 +244,16 @@ class LocalNode:
         return Stack.join(rows) if rows else initial
 
 
+def _listed(words: Any) -> list[str]:
+    return [word.strip() for word in str(words).split(",") if word.strip()]
+
+
 @lru_cache(maxsize=64)
 def _data(name: str, node: tuple[tuple[str, Any], ...], run: tuple[tuple[str, Any], ...]) -> NodeData:
+    """A node's data, loaded once a process."""
     config = dict(node)
     data = load_node_data(name, config, dict(run)).numbered(int(config.get("partition-id", UNNUMBERED)))
-    return data.only([split.strip() for split in str(config.get("splits", "train, validation, test")).split(",")])
+    return data.only(_listed(config.get("splits", SPLITS)))
 
 
 @lru_cache(maxsize=8)

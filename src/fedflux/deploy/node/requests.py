@@ -1,6 +1,7 @@
-"""What the server asks of a node: registered operations, so that they travel as a name, a revision and plain values.
+"""What a server asks of a node: registered operations, so that they travel as a name, a revision and plain values.
 
-A method's own operations (a rule, a query, a preparation, an adaptation) travel inside of them in the same way.
+A method's own operations (a rule, a query, a preparation, an adaptation) travel inside of them in the same way. Models
+are named by their digests and travel beside them.
 """
 
 from collections.abc import Mapping
@@ -9,16 +10,12 @@ from json import dumps, loads
 from typing import Any
 
 import numpy as np
-from flwr.app import ConfigRecord
 from numpy.typing import NDArray
 from torch import Tensor
 
 from fedflux.data import Cohort, Federation, Split
-from fedflux.deploy.flower.records import ARRAYS, ASK, digest, pack, unpack
 from fedflux.engine.base import Job, Key, Training
-from fedflux.operations import Packed, operation
-from fedflux.operations import pack as taken_apart
-from fedflux.operations import unpack as put_together
+from fedflux.operations import Packed, operation, pack, unpack
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,16 +28,19 @@ class Sent:
     outline: str
 
     @staticmethod
-    def of(thing: Any) -> "Sent | None":
-        """An operation on its way, None where there is none."""
-        if thing is None:
-            return None
-        packed = taken_apart(thing)
+    def of(thing: Any) -> "Sent":
+        """An operation on its way."""
+        packed = pack(thing)
         return Sent(packed.name, packed.revision, packed.arrays, dumps(packed.outline))
+
+    @staticmethod
+    def maybe(thing: Any) -> "Sent | None":
+        """The same where there is one."""
+        return None if thing is None else Sent.of(thing)
 
     def open(self) -> Any:
         """The operation again; what is not known here is refused in words."""
-        return put_together(Packed(self.name, self.revision, self.arrays, loads(self.outline)))
+        return unpack(Packed(self.name, self.revision, self.arrays, loads(self.outline)))
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Asked:
 @operation("hello")
 @dataclass(frozen=True)
 class Hello:
-    """Who is there, and what does it hold? Models that it kept in this round or later are of a run that was cut off."""
+    """Who is there, and what does it hold? What it kept in this round or later is of a run that was cut off."""
 
     run: str
     round: int
@@ -85,10 +85,18 @@ class Train:
     preparation: Sent | None = None
     extras: Mapping[str, Tensor] = field(default_factory=dict)
 
+    def begins_from(self, held: set[str]) -> set[str]:
+        """The models that are needed where these slots of the client are filled."""
+        if self.preparation is not None:
+            return set(self.models)
+        slots = [(job.models, job.own or (None,) * len(job.models)) for job in self.jobs]
+        pairs = [pair for one in slots for pair in zip(*one, strict=True)]
+        return {self.models[row] for row, slot in pairs if slot not in held}
 
-def begins(job: Job) -> list[tuple[int, str | None]]:
-    """Each model of a job with the slot that stands in for it."""
-    return list(zip(job.models, job.own or (None,) * len(job.models), strict=True))
+
+def sent_back(job: Job) -> int:
+    """How many of a job's models come back."""
+    return sum(slot is None for slot in job.keep or (None,) * len(job.models))
 
 
 @dataclass(frozen=True, eq=False)
@@ -143,30 +151,3 @@ class HandOut:
     models: tuple[str, ...]
     mixture: Mixture
     placed: str
-
-
-def message_type(request: Any) -> str:
-    """The kind of Flower message that carries a request."""
-    name = taken_apart(request).name
-    return name if name in ("train", "evaluate") else f"query.{name}"
-
-
-def to_records(request: Any) -> dict[str, Any]:
-    """A request as Flower's records; models go beside them."""
-    packed = taken_apart(request)
-    ask = ConfigRecord({"name": packed.name, "revision": packed.revision, "outline": dumps(packed.outline)})
-    return {ASK: ask, **({ARRAYS: pack(packed.arrays)} if packed.arrays else {})}
-
-
-def from_records(content: Any) -> Any:
-    """The request again; a revision that is not ours is refused with both numbers."""
-    ask = content[ASK]
-    arrays = unpack(content[ARRAYS]) if ARRAYS in content else {}
-    return put_together(Packed(str(ask["name"]), int(ask["revision"]), arrays, loads(str(ask["outline"]))))
-
-
-def version(content: Any) -> str:
-    """What an answer says it answers to: the content of the question."""
-    ask = content[ASK]
-    arrays = unpack(content[ARRAYS]) if ARRAYS in content else {}
-    return digest(arrays, f"{ask['name']} {ask['revision']} {ask['outline']}")

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data import Federation
+from fedflux.data.cache import ByteCache
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
@@ -62,7 +63,10 @@ class NodeData:
         hidden = tuple(part for part in ("train", "validation", "test") if part not in splits)
         if not hidden:
             return self
-        return replace(self, federation=replace(self.federation, rows=_Without(self.federation.rows, hidden)))
+        if self.federation.at(1) is not self.federation:
+            raise FedfluxError(f"splits = '{', '.join(splits)}': parts of data that drift cannot be kept back")
+        rows = _Without(self.federation.rows, hidden)
+        return replace(self, federation=replace(self.federation, rows=rows, _cache=ByteCache(), _derived={}))
 
 
 def _none_of(part: Pair) -> Pair:

@@ -1,0 +1,159 @@
+"""A private run: noise is made at the node, the node counts what it spends, and gives the same release twice for once."""
+
+from pathlib import Path
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
+pytest.importorskip("opendp", reason="needs OpenDP: pip install 'fedflux[privacy]'")
+
+from tests.deploy.staging import Played, make_grid, node_id, play
+
+from fedflux.deploy.flower.records import unpack
+from fedflux.files import read_object
+
+EPSILON = 200.0
+PRIVATE: dict[str, Any] = {"clients": 4, "rounds": 2, "cluster_round": 2, "min_nodes": 4, "epsilon": EPSILON}
+
+
+class PowerCutError(BaseException):
+    """The server dies."""
+
+
+class Log:
+    """Every message that was sent, both ways."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[int, str]] = []
+        self.answers: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        self.arrays: list[np.ndarray[Any, Any]] = []
+
+    def watch(self, grid: Any, dies_after: int | None = None) -> Any:
+        original = grid._app
+
+        def answer(message: Any, context: Any) -> Any:
+            outline = message.content["ask"]["outline"]
+            reply = original(message, context)
+            for content in (message.content, reply.content):
+                for name, record in content.items():
+                    if name not in ("ask", "about"):
+                        self.arrays += [np.asarray(array) for array in unpack(record).values()]
+            if message.metadata.message_type == "query.ask":
+                name = outline.split('"query": {"name": "')[1].split('"')[0]
+                who = (context.node_id, name)
+                self.asked.append(who)
+                if "answer" in reply.content:
+                    self.answers.setdefault(who, []).append(unpack(reply.content["answer"]))
+                if dies_after is not None and sum(one[1] == "descriptor" for one in self.asked) == dies_after:
+                    raise PowerCutError
+            return reply
+
+        grid._app = answer
+        return grid
+
+
+def grid_of(folder: Path | None = None, **node: Any) -> Any:
+    grid = make_grid(range(4), PRIVATE)
+    for client in range(4):
+        own = {} if folder is None else {"state-dir": str(folder / str(client))}
+        grid.join(node_id(client), {"partition-id": client, **own, **node})
+    return grid
+
+
+def failures(found: Played) -> list[str]:
+    return [event.split("failed in ")[1] for event in found.events if "failed in" in event]
+
+
+def test_no_exact_moment_leaves_a_node(tmp_path: Path) -> None:
+    """The same run without noise says what the exact moments are; no message of the private one holds any of them."""
+    exact, private = Log(), Log()
+    with patch("fedflux.descriptors.privacy.accounting.gaussian_noise", lambda values, scale: values):
+        play(exact.watch(grid_of(tmp_path / "exact")), **PRIVATE)
+    found = play(private.watch(grid_of(tmp_path / "private")), **PRIVATE)
+    assert {name for _, name in private.asked} == {"descriptor", "unlabelled-descriptor"}
+    for client in range(4):
+        for name in ("descriptor", "unlabelled-descriptor"):
+            (noisy,) = private.answers[node_id(client), name]
+            (secret,) = exact.answers[node_id(client), name]
+            for block in ("mean", "spread", "validation_mean"):
+                if block in secret:
+                    assert noisy[block].shape == secret[block].shape
+                    assert holds(exact, secret[block])
+                    assert not holds(private, secret[block])
+    assert EPSILON * (1 - 1e-3) < found.result["epsilon"] <= EPSILON + 1e-6
+
+
+def holds(log: Log, secret: np.ndarray[Any, Any]) -> bool:
+    """Whether some message holds these numbers, to three digits."""
+    return any(array.shape == secret.shape and np.allclose(array, secret, rtol=1e-3, atol=0) for array in log.arrays)
+
+
+def test_a_resumed_run_gets_the_same_release_and_is_charged_once(tmp_path: Path) -> None:
+    """The server dies once everyone has described itself, before that is on disk."""
+    first, second = Log(), Log()
+    with pytest.raises(PowerCutError):
+        play(first.watch(grid_of(tmp_path), dies_after=4), out=tmp_path / "run", **PRIVATE)
+    found = play(second.watch(grid_of(tmp_path)), out=tmp_path / "run", resume=True, **PRIVATE)
+    assert found.result["refused"] == {}
+    for client in range(3):  # the fourth one's answer was on its way
+        (before,), (after,) = (log.answers[node_id(client), "descriptor"] for log in (first, second))
+        assert all((before[name] == after[name]).all() for name in before)
+    for client in range(4):
+        ledger = read_object(tmp_path / str(client) / "ledger.json")
+        assert ledger is not None
+        (account,) = ledger.values()
+        assert account["epsilon"] == EPSILON
+        assert sorted(account["releases"].values()) == [["test"], ["train", "validation"]]
+
+
+def test_a_node_refuses_to_spend_more_than_it_has(tmp_path: Path) -> None:
+    found = play(grid_of(tmp_path / "poor", **{"max-epsilon": 10}), **PRIVATE)
+    words = "ε would be 200 in all, and this node's max-epsilon is 10"
+    assert f"descriptor: {words}" in failures(found)
+    assert not (tmp_path / "poor" / "0" / "ledger.json").exists()
+
+    rich = {"max-epsilon": 300.0}
+    assert failures(play(grid_of(tmp_path / "rich", **rich), **PRIVATE)) == []
+    again = play(grid_of(tmp_path / "rich", **rich), **{**PRIVATE, "lr": 0.02})
+    assert "descriptor: ε would be 400 in all, and this node's max-epsilon is 300" in failures(again)
+
+
+def test_a_node_with_a_budget_answers_nothing_exactly(tmp_path: Path) -> None:
+    settings = {key: value for key, value in PRIVATE.items() if key != "epsilon"}
+    found = play(grid_of(tmp_path, **{"max-epsilon": 1000}), **settings)
+    assert "latent-bounds: this node has a max-epsilon: it answers 'latent-bounds' only with noise" in failures(found)
+    homeless = play(grid_of(**{"max-epsilon": 1000}), **PRIVATE)
+    assert any("max-epsilon needs a state-dir" in words for words in failures(homeless))
+
+
+def test_a_damaged_ledger_is_no_empty_ledger(tmp_path: Path) -> None:
+    play(grid_of(tmp_path), **PRIVATE)
+    for client in range(4):
+        (tmp_path / str(client) / "ledger.json").write_text("{", encoding="utf-8")
+    again = play(grid_of(tmp_path, **{"max-epsilon": 10_000}), **{**PRIVATE, "lr": 0.02})
+    assert any("ledger.json is damaged" in words for words in failures(again))
+
+
+def test_a_promise_is_for_so_many_releases_and_no_more(tmp_path: Path) -> None:
+    from fedflux.deploy.node.ledger import Ledger
+    from fedflux.descriptors.privacy.accounting import Privacy
+    from fedflux.errors import FedfluxError
+
+    ledger, privacy = Ledger(tmp_path, 5.0), Privacy("gaussian", 2.0, 1e-5, releases=2)
+    for key in ("a", "b", "b"):
+        ledger.charge("run", privacy, key, frozenset(("train", "validation")))
+    ledger.charge("run", privacy, "c", frozenset(("test",)))
+    with pytest.raises(FedfluxError, match="its train part was released 2 times, and ε is for 2"):
+        ledger.charge("run", privacy, "d", frozenset(("train",)))
+    ledger.charge("other run", privacy, "a", frozenset(("train",)))
+    with pytest.raises(FedfluxError, match="ε would be 6 in all"):
+        ledger.charge("third run", privacy, "a", frozenset(("train",)))
+    with pytest.raises(FedfluxError, match=r"ε would be 5\.5 in all"):
+        ledger.charge("run", Privacy("gaussian", 1.5, 1e-5, releases=9), "e", frozenset(("train",)))
+
+
+def test_private_runs_need_no_folder() -> None:
+    assert play(grid_of(), **PRIVATE).result["refused"] == {}
