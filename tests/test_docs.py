@@ -35,3 +35,10 @@ def test_the_example_of_a_method_is_short() -> None:
     text = (ROOT / "docs" / "own-method.md").read_text(encoding="utf-8")
     code = re.findall(r"```python\n(.*?)```", text, flags=re.S)[0]
     assert len(code.splitlines()) <= 40
+
+
+def test_files_that_documents_name_are_there() -> None:
+    documents = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *(ROOT / "docs").glob("*.md")]
+    for document in documents:
+        for name in re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", document.read_text(encoding="utf-8")):
+            assert (ROOT / "src" / "fedflux" / name).is_file() or (ROOT / name).is_file(), f"{document.name}: {name}"

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 __all__ = ["FedfluxError", "__version__", "run"]
 
 from fedflux.errors import FedfluxError

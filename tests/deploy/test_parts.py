@@ -1,4 +1,4 @@
-"""The small parts: settings, records, checks, keys, a node's own data, a light client app."""
+"""The small parts: settings, records, memory, keys, a node's own data, a light client app."""
 
 import signal
 import ssl
@@ -14,35 +14,49 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from flwr.app import RecordDict
 from tests.deploy.staging import make_grid, play
 
-from fedflux.algorithms.flux.describe import Extractor
-from fedflux.deploy.flower import checks
+from fedflux.data import Cohort
 from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
-from fedflux.deploy.flower.node_data import NodeData, load_node_data
-from fedflux.deploy.flower.records import digest, model_stack, pack, record_bytes, unpack
-from fedflux.deploy.flower.settings import read_settings
+from fedflux.deploy.flower.records import (
+    InContext,
+    from_records,
+    pack,
+    pack_model,
+    record_bytes,
+    to_records,
+    unpack,
+    unpack_model,
+    version,
+)
+from fedflux.deploy.flower.settings import SIMULATED, read_settings
+from fedflux.deploy.node import NodeData
+from fedflux.deploy.node.arrays import digest
+from fedflux.deploy.node.data import load_node_data
+from fedflux.deploy.node.memory import MODELS, OnDisk, trim_models
+from fedflux.deploy.node.requests import Asked, Hello, Mixture, Sent, Train
 from fedflux.descriptors.bounds import Bounds
-from fedflux.descriptors.projector import fit_projector
-from fedflux.engine import Stack
+from fedflux.descriptors.queries import AskDescriptor
+from fedflux.engine import Job, Key, Training
 from fedflux.errors import FedfluxError
 
 SOURCE = Path(__file__).parents[2] / "src"
 
 
-@pytest.mark.parametrize("key", ["dp", "epsilon", "delta"])
-def test_a_promise_that_flower_cannot_keep_yet_is_refused(key: str) -> None:
-    with pytest.raises(FedfluxError, match="no differential privacy yet"):
-        read_settings({key: 1.0})
-
-
 def test_settings_come_from_the_run_config_and_strangers_keys_are_left_alone() -> None:
-    assert read_settings({"clip": 2}).training.clip == 2
-    assert read_settings({}).training.clip is None
-    found = read_settings({"rounds": 3, "batch-size": 8, "lr": 1, "their-own": "x"})
-    assert (found.rounds, found.batch_size, found.lr) == (3, 8, 1.0)
-    assert found.training.batch_size == 8
+    config, deployment = read_settings({"rounds": 3, "batch-size": 8, "lr": 1, "their-own": "x", "min-nodes": 7})
+    assert (config.rounds, config.batch_size, config.lr) == (3, 8, 1.0)
+    assert (deployment.min_nodes, deployment.data) == (7, SIMULATED)
+    assert config.engine == "flower"
+
+
+def test_nothing_stands_for_the_default_where_flower_has_no_null() -> None:
+    config, _ = read_settings({"clip": 0.0, "clusters": 0, "cluster-round": 0, "epsilon": "", "lr": "", "out": ""})
+    assert (config.clip, config.clusters, config.cluster_round, config.epsilon) == (None, None, "auto", None)
+    assert (config.lr, config.out) == (0.05, None)  # as on digits
+    assert read_settings({"clip": 2, "clusters": "true"})[0].clusters == "true"
 
 
 @pytest.mark.parametrize(
@@ -50,14 +64,19 @@ def test_settings_come_from_the_run_config_and_strangers_keys_are_left_alone() -
     [
         ({"rounds": 0}, "rounds = 0: give 1 or more"),
         ({"rounds": "three"}, "rounds = 'three' does not fit: give a whole number"),
-        ({"rounds": True}, "rounds = True does not fit"),
-        ({"resume": 1}, "resume = 1 does not fit: give true or false"),
+        ({"rounds": True}, "rounds = 'True' does not fit"),
+        ({"resume": 1}, "resume = '1' does not fit: give true or false"),
         ({"lr": float("nan")}, "lr = nan: give a value above 0"),
-        ({"aggregation": "kurm"}, "unknown aggregation 'kurm': did you mean 'krum'?"),
-        ({"clip": -1}, "clip = -1.0: give a value above 0, or 0 for none"),
+        ({"aggregation": "kurm"}, "aggregation = 'kurm' does not fit: give mean or krum or trimmed-mean"),
+        ({"clip": -1}, "clip = -1.0: give a value above 0"),
         ({"trim": 0.5}, "trim = 0.5 is outside 0 to 0.5"),
-        ({"rounds": 3, "cluster-round": 4}, "cluster-round = 4 is outside the rounds 1 to 3"),
-        ({"resume": True}, "resume = true needs out"),
+        ({"min-nodes": 0}, "min-nodes = 0: give 1 or more"),
+        ({"rounds": 3, "cluster-round": 4}, "cluster-round 4 is outside the rounds 1 to 3"),
+        ({"algorithm": "flax"}, "unknown algorithm 'flax'"),
+        ({"algorithm": "oracle", "data": "own.data:load"}, "oracle needs the true clusters"),
+        ({"algorithm": "flux-prior", "data": "own.data:load"}, "flux-prior needs the true clusters"),
+        ({"clusterer": "kmeans", "clusters": "true", "data": "own.data:load"}, "flux needs the true clusters"),
+        ({"algorithm": "ifca", "clusters": 2, "aggregation": "krum"}, "aggregation = krum is for flux, fedavg, not"),
     ],
 )
 def test_a_wrong_setting_is_told_in_one_line(config: dict[str, Any], words: str) -> None:
@@ -67,14 +86,65 @@ def test_a_wrong_setting_is_told_in_one_line(config: dict[str, Any], words: str)
     assert "\n" not in str(caught.value)
 
 
+def test_a_run_needs_a_folder_on_the_server() -> None:
+    from fedflux.deploy.flower.server_app import run
+
+    with pytest.raises(FedfluxError, match="out = FOLDER"):
+        run(make_grid(range(2), {"clients": 2}), {"clients": 2})
+
+
 def test_arrays_survive_the_wire() -> None:
     arrays = {"a": np.arange(6, dtype=np.float32).reshape(2, 3), "n": np.array(7), "i": np.arange(3, dtype=np.uint32)}
-    again = unpack(pack(arrays))
-    assert digest(again) == digest(arrays)
-    for name, array in arrays.items():
-        assert again[name].dtype == array.dtype
-        np.testing.assert_array_equal(again[name], array)
-    assert model_stack(arrays).tensors["a"].shape == (1, 2, 3)
+    for again in (unpack(pack(arrays)), unpack_model(pack_model(arrays))):
+        assert digest(again) == digest(arrays)
+        for name, array in arrays.items():
+            assert again[name].dtype == array.dtype
+            np.testing.assert_array_equal(again[name], array)
+
+
+def test_an_array_of_one_value_travels_as_that_value() -> None:
+    zero = np.zeros(4, dtype=np.float32)
+    arrays = {"w": np.full((100, 100), 0.3, dtype=np.float32), "z": zero, "signed": np.array([0.0, -0.0, 0.0])}
+    record = pack_model(arrays)
+    assert int(record.count_bytes()) < 1000
+    assert digest(unpack_model(record)) == digest(arrays)  # minus zero is another value than zero
+
+
+def test_a_request_survives_the_wire() -> None:
+    """A method's own operation inside of it, too."""
+    bounds = Bounds(np.zeros(3, np.float32), np.ones(3, np.float32))
+    query = Sent.of(AskDescriptor(4, 2, 100, bounds))
+    job = Job(5, (0, 1), (None, "mine"), ("mine", None))
+    asked = Asked("run", "mlp", 5, 3, most=7, part=(0, 1, 4))
+    request = Train(asked, ("x", "y"), (job,), Training(2, 16, 0.1, 0.9, 1.5), Key(42, 3), None, query)
+    content = to_records(request)
+    again = from_records(content)
+    assert (again.asked, again.models, again.jobs) == (request.asked, request.models, request.jobs)
+    assert (again.training, again.key, again.rule) == (request.training, request.key, None)
+    opened = again.preparation.open()
+    assert (opened.classes, opened.components, opened.given) == (4, 2, None)
+    np.testing.assert_array_equal(opened.bounds.high, bounds.high)
+    assert version(content) == version(to_records(again))
+    assert version(content) != version(to_records(Hello("run", 3)))
+    assert again.begins_from(set()) == {"x", "y"}
+
+
+def test_models_that_a_slot_stands_in_for_are_not_needed() -> None:
+    job = Job(0, (0, 1), (None, "mine"), (None, "mine"))
+    request = Train(Asked("run", "mlp", 0, 1), ("x", "y"), (job,), Training(1, 1, 0.1, 0), Key(0, 1))
+    assert request.begins_from(set()) == {"x", "y"}
+    assert request.begins_from({"mine"}) == {"x"}
+
+
+def test_a_mixture_survives_the_wire_to_the_last_bit() -> None:
+    weights = (1 / 3, 2 / 3)
+    packed = to_records(Hello("run", 1))
+    assert from_records(packed) == Hello("run", 1)
+    mixture = Mixture(weights, ("mine",), True)
+    from fedflux.deploy.node.requests import Evaluate
+
+    request = Evaluate(Asked("run", "mlp", 0, 1), ("x",), "test", (mixture,))
+    assert from_records(to_records(request)).mixtures[0].weights == weights
 
 
 def test_a_digest_sees_names_shapes_types_and_content() -> None:
@@ -87,54 +157,29 @@ def test_a_digest_sees_names_shapes_types_and_content() -> None:
         {**base, "b": base["a"]},
     ]
     assert len({digest(arrays) for arrays in [base, *others]}) == 6
+    assert digest(base, "words") != digest(base)
 
 
 def test_only_records_are_weighed() -> None:
     assert record_bytes("nothing") == 0
 
 
-def extractor() -> Extractor:
-    bounds = Bounds(np.zeros(5, dtype=np.float32), np.arange(1, 6, dtype=np.float32))
-    return Extractor(Stack({}), bounds, fit_projector(bounds, 3), False)
-
-
-def test_the_projected_box_holds_every_projected_latent() -> None:
-    made = extractor()
-    low, high = checks.projected_box(made)
-    rng = np.random.default_rng(0)
-    corners = rng.integers(0, 2, (500, 5)) * made.bounds.high
-    points = (corners - made.projector.mean) @ made.projector.components.T
-    assert (points >= low - 1e-9).all()
-    assert (points <= high + 1e-9).all()
-    assert np.allclose(points.max(axis=0), high)
-    assert checks.outside_fault(points, low, high, "mean") is None
-    assert checks.outside_fault(high[None] + 1.5 * (high - low), low, high, "mean") is not None
-
-
-def test_bounds_are_compared_with_the_other_nodes() -> None:
-    usual = [Bounds(np.zeros(2, np.float32), np.full(2, top, np.float32)) for top in (1.0, 2.0, 3.0)]
-    huge = Bounds(np.zeros(2, np.float32), np.array([1.0, 1e4], np.float32))
-    assert checks.wide_faults(usual) == [None] * 3
-    assert [fault is None for fault in checks.wide_faults([*usual, huge])] == [True, True, True, False]
-    assert checks.wide_faults([usual[0], huge]) == [None, None]  # nobody can say which of two is odd
-
-
-@pytest.mark.parametrize(
-    ("arrays", "words"),
-    [
-        ({"low": np.zeros(2)}, "lack low or high"),
-        ({"low": np.zeros(3), "high": np.ones(3)}, "wrong shape"),
-        ({"low": np.ones(2), "high": np.zeros(2)}, "upside down"),
-        ({"low": np.zeros(2), "high": np.array([1, np.inf])}, "NaN or infinite"),
-    ],
-)
-def test_bad_bounds_are_named(arrays: dict[str, Any], words: str) -> None:
-    assert words in (checks.bounds_fault(arrays, 2) or "")
-
-
-@pytest.mark.parametrize("told", [0, -1, True, 2.5, None, [3], 11])
-def test_impossible_counts_are_refused(told: Any) -> None:
-    assert checks.count_fault(told, None, 10) is not None
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_node_forgets_the_models_that_it_used_longest_ago(tmp_path: Path, on_disk: bool) -> None:
+    memory = OnDisk(tmp_path / "node") if on_disk else InContext(RecordDict())
+    memory["slot/mine@run@1"] = {"w": np.zeros(1)}
+    for k in range(MODELS + 3):
+        memory[f"model/{k}"] = {"w": np.array([k])}
+        time.sleep(0.002)
+    assert memory["model/1"]["w"] == 1  # used again
+    trim_models(memory, 2, 100)
+    held = {name for name in memory if name.startswith("model/")}
+    assert len(held) == MODELS
+    assert "model/1" in held
+    assert held.isdisjoint({"model/0", "model/2", "model/3"})
+    trim_models(memory, 2, 2**30)
+    assert [name for name in memory if name.startswith("model/")] == [f"model/{MODELS + 2}", "model/1"]
+    assert "slot/mine@run@1" in memory
 
 
 def test_a_tls_client_trusts_the_server_by_the_authority_alone(tmp_path: Path) -> None:
@@ -174,22 +219,24 @@ def test_node_keys_are_openssh_pairs(tmp_path: Path) -> None:
     assert (tmp_path / "node").stat().st_mode & 0o077 == 0
 
 
-def images(count: int) -> np.ndarray:
+def images(count: int) -> np.ndarray[Any, Any]:
     return np.random.default_rng(count).random((count, 1, 4, 4)).astype(np.float32)
 
 
 def test_a_nodes_own_arrays_become_its_parts() -> None:
     train, validation = (images(6), np.arange(6) % 3), (images(2), np.array([0, 2]))
-    held = NodeData.of(train, validation, classes=3).numbered(2**62)
-    cohort = held.cohort()
-    np.testing.assert_array_equal(cohort.data(2**62, "train").x.numpy(), train[0])
-    np.testing.assert_array_equal(cohort.data(2**62, "validation").y.numpy(), [0, 2])
-    assert held.federation.size(2**62, "test") == 0
+    held = NodeData.of(train, validation, classes=3)
+    cohort = Cohort(held.federation, (17,))
+    np.testing.assert_array_equal(cohort.data(17, "train").x.numpy(), train[0])
+    np.testing.assert_array_equal(cohort.data(17, "validation").y.numpy(), [0, 2])
+    assert held.federation.size(17, "test") == 0
+    kept_back = held.only(["train"]).federation
+    assert [kept_back.size(17, "train"), kept_back.size(17, "validation")] == [6, 0]
 
 
 def test_unlabelled_images_are_all_that_is_there() -> None:
     held = NodeData.of(unlabelled=images(5), classes=3, client=1)
-    assert len(held.cohort().features("test")[0]) == 5
+    assert len(Cohort(held.federation, (1,)).features("test")[0]) == 5
     assert held.federation.size(1, "train") == 0
 
 
@@ -200,24 +247,34 @@ def test_a_wrong_data_function_is_told_in_one_line(name: str) -> None:
 
 
 def test_a_node_that_cannot_load_its_data_is_left_out() -> None:
-    grid = make_grid(range(4), {"clients": 3})
-    found = play(grid, clients=3, rounds=1)
-    assert any("failed in query.hello" in event and "outside 0 to 2" in event for event in found.events)
+    found = play(make_grid(range(4), {"clients": 3}), clients=3, rounds=1, algorithm="fedavg")
+    assert any(event.startswith("refused node") and "outside 0 to 2" in event for event in found.events)
     assert set(found.known) == {0, 1, 2}
 
 
 def test_too_few_nodes_are_waited_for_and_then_told_of() -> None:
     with pytest.raises(FedfluxError, match="1 of 2 labelled nodes came within"):
-        play(make_grid([0], {}), wait=0.5)
+        play(make_grid([0]), wait=0.5)
 
 
 def test_the_client_app_loads_nothing_that_only_the_server_needs() -> None:
     """Every message may start a process."""
-    code = "import sys, fedflux.deploy.flower.client_app; print([m for m in ('sklearn', 'pandas') if m in sys.modules])"
+    heavy = ("sklearn", "scipy", "pandas", "matplotlib", "fedflux.clustering", "fedflux.algorithms")
+    code = f"import sys, fedflux.deploy.flower.client_app; print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", code], env={"PYTHONPATH": str(SOURCE)}, capture_output=True, text=True, check=True
     )
     assert done.stdout.strip() == "[]"
+
+
+def test_deployment_knows_no_formula() -> None:
+    """What is asked of clients, and what is made of it, is the methods' and is written once."""
+    found = []
+    for path in sorted((SOURCE / "fedflux" / "deploy").rglob("*.py")):
+        lines = path.read_text(encoding="utf-8").splitlines()
+        words = [line.split()[1] for line in lines if line.strip().startswith(("from fedflux", "import fedflux"))]
+        found += [(path.name, word) for word in words if word.startswith(("fedflux.clustering", "fedflux.descriptors"))]
+    assert found == []
 
 
 def test_a_family_is_killed_with_those_that_left_its_session() -> None:

@@ -122,7 +122,9 @@ def test_several_predictors_share_their_models_on_the_wire() -> None:
 
     config = {"clients": 4, "rounds": 3, "cluster_round": 1, "answer": "both"}
     play(watched(make_grid(range(4), config), look), min_nodes=4, **config)
-    assert sent == [0] * 4 + [1] * 4  # after clustering both are the one that everyone has; later the general one is new
+    assert (
+        sent == [0] * 4 + [1] * 4
+    )  # after clustering both are the one that everyone has; later the general one is new
 
 
 def test_a_restarted_node_is_sent_the_model_again() -> None:

@@ -29,7 +29,6 @@ KEYS = (
     "assignment",
     "bytes_up",
     "bytes_down",
-    "clusters_found",
     "cluster_round",
 )
 """What is kept of a result."""

@@ -47,7 +47,8 @@ def _seeded(draw: str) -> Any:
 
 
 def _compare(name: str, options: dict[str, Any], folder: Path) -> None:
-    found = fedflux.run(**options, preset="0.1", engine="loop", device="cpu", out=str(folder), store="none")
+    how = {"preset": "0.1", **options, "engine": "loop", "device": "cpu", "out": str(folder), "store": "none"}
+    found = fedflux.run(**how)
     wanted = RECORDED["runs"][name]
     assert wanted.keys() == set(KEYS)
     for key in ("assignment", "bytes_up", "bytes_down", "cluster_round"):

@@ -8,7 +8,6 @@ import pytest
 from tests.runs.making import make_client, read_json, run_npz, save_clients
 
 from fedflux.cli import display
-from fedflux.data import Cohort
 from fedflux.engine import Predictor
 from fedflux.runs import evaluation, session
 from fedflux.studies.report.collect import collect

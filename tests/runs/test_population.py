@@ -12,10 +12,10 @@ from fedflux.data import Federation, Labelled, Split
 from fedflux.data import cohort as cohort_module
 from fedflux.runs import evaluation, session
 from fedflux.runs.config import make_config
-from fedflux.studies.report.collect import collect
-from fedflux.studies.report.descriptor_map import descriptor_map
 from fedflux.runs.runner import build_federation, run_config
 from fedflux.runs.session import Progress
+from fedflux.studies.report.collect import collect
+from fedflux.studies.report.descriptor_map import descriptor_map
 
 partition_module = import_module("fedflux.data.partition")
 LARGE: dict[str, Any] = {

@@ -13,9 +13,9 @@ from tests.runs.making import read_json, read_rounds
 import fedflux
 from fedflux.errors import FedfluxError
 from fedflux.runs import session
-from fedflux.studies.report import collect, without_timings
-from fedflux.runs.storage.folder import BusyError, held
 from fedflux.runs.session import StoppedError
+from fedflux.runs.storage.folder import BusyError, held
+from fedflux.studies.report import collect, without_timings
 
 SETTINGS: dict[str, Any] = {
     "shift": "px", "level": 3, "clients": 6, "rounds": 5, "cluster_round": 2, "participation": 0.7, "device": "cpu",

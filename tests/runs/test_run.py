@@ -10,11 +10,17 @@ from safetensors.numpy import load_file
 from tests.runs.making import make_client, read_json, read_rounds, run_npz, save_clients
 
 import fedflux
-from fedflux.runs.config import make_config
+from fedflux.data import Cohort, Federation
+from fedflux.runs.config import RunConfig, make_config
 from fedflux.runs.runner import build_federation
-from fedflux.runs.session import cohorts
+from fedflux.runs.session import cohort_of
 
 SHORT: dict[str, Any] = {"shift": "px", "level": 3, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu"}
+
+
+def cohorts(federation: Federation, config: RunConfig) -> list[Cohort]:
+    """The members of every round."""
+    return [cohort_of(federation, range(len(federation)), config, r) for r in range(1, config.rounds + 1)]
 
 
 def run(out: Path, **options: Any) -> dict[str, Any]:

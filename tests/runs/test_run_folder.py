@@ -9,8 +9,8 @@ import pytest
 from filelock import FileLock
 
 from fedflux.errors import FedfluxError
-from fedflux.runs.storage.folder import BusyError, held
 from fedflux.files import write_json
+from fedflux.runs.storage.folder import BusyError, held
 
 PROCESSES, TRIES, FOLDERS = 4, 300, 3
 

@@ -10,8 +10,8 @@ import pytest
 from tests.runs.making import read_rounds
 from tests.runs.test_resume import run, unfinished
 
-from fedflux.runs.storage.checkpoint import CheckpointFolder
 from fedflux.runs.session import StoppedError
+from fedflux.runs.storage.checkpoint import CheckpointFolder
 
 
 def events(folder: Path) -> list[str]:

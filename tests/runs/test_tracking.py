@@ -9,10 +9,10 @@ from tests.runs.test_resume import stop_at
 
 import fedflux
 from fedflux.errors import FedfluxError
+from fedflux.files import read_lines
 from fedflux.runs import session, tracking
 from fedflux.runs.config import make_config
 from fedflux.runs.runner import run_config
-from fedflux.files import read_lines
 
 SHORT: dict[str, Any] = {"clients": 4, "rounds": 4, "cluster_round": 2, "device": "cpu"}
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from sklearn.datasets import load_digits
 
-from fedflux.deploy.flower.node_data import NodeData
+from fedflux.deploy.node import NodeData
 
 
 def load(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> NodeData:

@@ -9,13 +9,13 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.shared.finetune import finetune
+from fedflux.clustering.why import explain
 from fedflux.data import Cohort, Federation
 from fedflux.data.shifts.patterns import shift_parts
 from fedflux.engine import Engine, Key, Predictor
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
 from fedflux.runs.scores import client_scores, cluster_scores
-from fedflux.clustering.why import explain
 
 TUNED = 64
 """Clients that are fine-tuned side by side."""

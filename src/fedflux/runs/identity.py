@@ -10,7 +10,9 @@ from fedflux.algorithms import READS, make_algorithm
 from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import shift_parts
+from fedflux.errors import FedfluxError
 from fedflux.models import REVISIONS
+from fedflux.plugins import import_named, source_digest
 from fedflux.runs.config import SETTINGS, RunConfig
 from fedflux.runs.presets import OWN_DATA, PRESETS, preset, tuned_rate
 from fedflux.settings import dashed
@@ -98,9 +100,19 @@ def identity(config: RunConfig, checksum: str) -> str:
 
     `config` has its model and number of clients decided (`build_federation` does that).
     """
-    of_model = [REVISIONS[config.model]] if config.model in REVISIONS else []
+    of_model = _code_of_model(config.model)
     of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
     return _digest([determines(config), checksum, revision(config), *of_model, *of_method])
+
+
+def _code_of_model(name: str) -> list[int | str]:
+    """The revision of a model of ours that has changed, or a digest of the file that another's is written in."""
+    if ":" not in name:
+        return [REVISIONS[name]] if name in REVISIONS else []
+    try:
+        return [source_digest(import_named(name, "model"))]
+    except FedfluxError:  # whoever builds the model says what is wrong with it
+        return []
 
 
 def deployed_identity(config: RunConfig) -> str:

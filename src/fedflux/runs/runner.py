@@ -20,8 +20,10 @@ from fedflux.data.sources import load
 from fedflux.engine import Engine, SimulatedEngine, Work, make_engine, place_of
 from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
+from fedflux.files import read_lines, read_object, write_json
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
+from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
     RESULT_FILE,
@@ -31,10 +33,8 @@ from fedflux.runs.storage.folder import (
     read_config,
     record_finish,
 )
-from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.runs.tracking import check_trackers
-from fedflux.files import read_lines, read_object, write_json
 
 NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format", "unread"}
 FORMAT = 2
@@ -48,8 +48,8 @@ def run_config(
 
     Everything that can be wrong with the input is found before the run folder is made. With `resume` the run in the
     folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
-    a finished one is answered from disk. `dataset` saves loading it again; `share` is the part of a GPU that the run may
-    take, where others run beside it.
+    a finished one is answered from disk. `dataset` saves loading it again; `share` is the part of a GPU that the run
+    may take, where others run beside it.
     """
     _free_device()  # of a run that failed: its traceback held on to it then
     try:

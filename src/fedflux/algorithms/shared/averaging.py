@@ -23,6 +23,8 @@ def aggregate(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: 
 
 def averaged(settings: Settings, models: Stack, trained: Trained, cohort: Cohort) -> Stack:
     """The models after a round in which every job trained one of them: a weighted mean, or a robust rule."""
+    if not trained.jobs:
+        return models
     cluster = rows_of(trained)
     rule = settings.average or aggregate
     return rule(models, trained.models, cluster, sizes_of(trained, cohort))

@@ -61,6 +61,7 @@ class Loopback:
             "FLWR_HOME": str(self.folder / "flwr-home"),
             "FLWR_TELEMETRY_ENABLED": "0",
             "FLWR_DISABLE_UPDATE_CHECK": "1",
+            "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
             "RAY_USAGE_STATS_ENABLED": "0",
             "OMP_NUM_THREADS": "1",
         }
@@ -229,12 +230,17 @@ def _run(here: Loopback, app: Path, nodes: int, unlabelled: set[int], config: Se
     for number in range(0 if ray else nodes):
         here.make_node(f"node-{number}")
         node = {"partition-id": number, "num-partitions": nodes, "labels": number not in unlabelled}
-        here.start_node(f"node-{number}", {**node, "model-dir": str(here.folder / "models" / f"node-{number}")})
+        folders = {f"{what}-dir": str(here.folder / what / f"node-{number}") for what in ("model", "state")}
+        here.start_node(f"node-{number}", {**node, **folders})
     settings = {"out": str(here.folder / "run"), "min-nodes": nodes - len(unlabelled), "clients": nodes}
     running = here.submit(app, settings | dict(_pair(one) for one in config), simulated=nodes if ray else 0)
-    while running.poll() is None:
-        time.sleep(0.5)
-    print(here.log("run").read_text(encoding="utf-8", errors="replace"))
+    with here.log("run").open(encoding="utf-8", errors="replace") as log:
+        while True:
+            over = running.poll() is not None
+            print(log.read(), end="", flush=True)
+            if over:
+                break
+            time.sleep(0.2)
     result = here.folder / "run" / "result.json"
     if not result.exists():
         print(f"the run left no result: see {here.log('run')} and {here.log('superlink')}", file=sys.stderr)

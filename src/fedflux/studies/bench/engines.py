@@ -7,6 +7,7 @@ import torch
 from fedflux.data import Cohort
 from fedflux.engine import Backend, Job, Key, Stack, make_backend
 from fedflux.engine import Work as EngineWork
+from fedflux.engine.allocator import keep_freed_memory
 from fedflux.studies.bench.work import Work
 
 LONG = 1000
@@ -30,6 +31,7 @@ class EngineRunner:
         if self.threads is not None:
             torch.set_num_threads(self.threads)
         work.allow_tf32()
+        keep_freed_memory()  # a runner has a process to itself, as a worker or a command has
         federation = work.federation()
         samples = sum(federation.size(client, "train") for client in range(work.clients)) / work.clients
         long = EngineWork(work.clients, samples, work.training.batch_size, work.epochs, rounds=LONG)
