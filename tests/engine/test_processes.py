@@ -29,7 +29,7 @@ from fedflux.engine import (
 )
 from fedflux.engine.processes.pool import Pool, WorkerDiedError
 from fedflux.engine.processes.schedule import Shares, deal
-from fedflux.engine.processes.transfer import Parcel
+from fedflux.engine.processes.transfer import SharedMessage
 from fedflux.errors import FedfluxError
 
 NAMED = object()
@@ -315,7 +315,7 @@ def test_a_worker_that_failed_leaves_what_comes_after(tmp_path: Path) -> None:
     pool = Pool(stumble, 2)
     try:
         with pytest.raises(KeyError, match="the first"):
-            pool.map("stumble", Parcel(str(tmp_path)), [], range(8), [1.0] * 8)
+            pool.map("stumble", SharedMessage(str(tmp_path)), [], range(8), [1.0] * 8)
     finally:
         pool.close()
     begun = {int(path.name) for path in tmp_path.iterdir()}
@@ -331,7 +331,7 @@ def test_a_dropped_key_may_name_another_object() -> None:
         for words in ("abc", "def"):
             pool.share(7, list(words))
             for count in (3, 2):
-                call = Parcel(NAMED, lambda item: 7 if item is NAMED else None)
+                call = SharedMessage(NAMED, lambda item: 7 if item is NAMED else None)
                 found.append(pool.map("echo", call, [7], range(count), [1.0] * count))
             pool.forget(7)
         assert found == [["a", "b", "c"], ["a", "b"], ["d", "e", "f"], ["d", "e"]]

@@ -13,7 +13,7 @@ from tests.engine.fake_gpu import FULL, SPOILT, Gpu
 from fedflux.engine.batched import recording
 from fedflux.engine.batched.memory import out_of_memory
 from fedflux.engine.batched.recording import Recordings
-from fedflux.engine.batched.side_by_side import Lanes
+from fedflux.engine.batched.side_by_side import SideBySide
 
 
 @pytest.fixture
@@ -136,7 +136,7 @@ def test_streams_are_joined_after_a_lane_failed(monkeypatch: pytest.MonkeyPatch)
 
         return SimpleNamespace(run=run, data=SimpleNamespace(x=torch.zeros(1)), recordings=None)
 
-    lanes = Lanes([lane(False), lane(True), lane(False)])
+    lanes = SideBySide([lane(False), lane(True), lane(False)])
     lanes._streams = [SimpleNamespace(name=f"s{k}", wait_stream=lambda _: None) for k in range(3)]
     with pytest.raises(torch.cuda.OutOfMemoryError):
         lanes._run(3, 8)

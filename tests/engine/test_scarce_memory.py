@@ -24,7 +24,7 @@ from fedflux.engine.batched.arena import OnDevice
 from fedflux.engine.batched.inference import BatchedEngine
 from fedflux.engine.batched.memory import CONTEXT, PART, Memory
 from fedflux.engine.batched.replay import LANES, ReplayEngine
-from fedflux.engine.batched.side_by_side import Lanes
+from fedflux.engine.batched.side_by_side import SideBySide
 from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
 from fedflux.engine.batched.stepper import Stepper
 from fedflux.errors import FedfluxError
@@ -58,7 +58,7 @@ class Scarce:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, most: int, error: Callable[[], BaseException]) -> None:
         self.failures = 0
-        stacked, beside = Stepper.step, Lanes.step
+        stacked, beside = Stepper.step, SideBySide.step
 
         def fail(clients: int, at: int) -> None:
             if clients > most and at >= 2:
@@ -69,12 +69,12 @@ class Scarce:
             fail(stepper.positions.shape[1], int(stepper.index[0]))
             stacked(stepper, whole, size)
 
-        def lanes_step(lanes: Lanes, width: int, size: int) -> None:
+        def lanes_step(lanes: SideBySide, width: int, size: int) -> None:
             fail(len(lanes.steppers), int(lanes.steppers[0].index[0]))
             beside(lanes, width, size)
 
         monkeypatch.setattr(Stepper, "step", step)
-        monkeypatch.setattr(Lanes, "step", lanes_step)
+        monkeypatch.setattr(SideBySide, "step", lanes_step)
 
 
 @pytest.mark.parametrize("kind", ["stacked", "replayed"])

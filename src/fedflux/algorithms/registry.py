@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 from fedflux.algorithms.base import Algorithm, Settings
 from fedflux.errors import unknown
-from fedflux.plugins import find, source_digest
+from fedflux.plugins import find, offered, source_digest
 
 C = TypeVar("C", bound=type)
 GROUP = "fedflux.algorithms"
@@ -40,6 +40,11 @@ def find_algorithm(name: str) -> type[Algorithm[Any]]:
             raise unknown(f"algorithm '{name}' has no {attribute}: one of", name, ALGORITHMS)
     kind: type[Algorithm[Any]] = found
     return kind
+
+
+def is_offered(name: str) -> bool:
+    """Whether a package, or the place that the name gives, has a method of that name."""
+    return ":" in name or name in offered(GROUP)
 
 
 def is_ours(name: str) -> bool:

@@ -1,12 +1,13 @@
 """What a comparison is asked for: the grid, from flags over a config file over defaults, each part checked."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from re import fullmatch
 from typing import Any, TypeVar
 
 from fedflux.algorithms import ALGORITHMS
+from fedflux.algorithms.registry import is_offered
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import read_config_file
@@ -44,7 +45,7 @@ def comparison(
     flags = {key: value for key, value in given.items() if value is not None}
     grid = {**DEFAULTS, **{key: value for key, value in from_file.items() if key in DEFAULTS}, **flags}
     others = {**{key: value for key, value in from_file.items() if key not in DEFAULTS}, **told}
-    algorithms = names(grid["algorithms"], list(ALGORITHMS), "algorithms")
+    algorithms = names(grid["algorithms"], list(ALGORITHMS), "algorithms", is_offered)
     if not isinstance(grid["jobs"], int) or grid["jobs"] < 1:
         raise FedfluxError(f"--jobs {grid['jobs']}: give 1 or more")
     return Comparison(
@@ -58,12 +59,14 @@ def comparison(
     ), others
 
 
-def names(told: str | list[str], known: Sequence[str], kind: str) -> list[str]:
-    """`a,b` or `all` or a list, each checked, none twice."""
+def names(
+    told: str | list[str], known: Sequence[str], kind: str, others: Callable[[str], bool] = lambda name: False
+) -> list[str]:
+    """`a,b` or `all` or a list, each checked, none twice; `others` are known by other means."""
     text = ",".join(told) if isinstance(told, list) else told
     chosen = list(known) if text.strip() == "all" else [name.strip() for name in text.split(",") if name.strip()]
     for name in chosen:
-        if name not in known:
+        if name not in known and not others(name):
             raise FedfluxError(f"--{kind} '{name}' is unknown: choose from {', '.join(known)}, or all")
     return _once(chosen, kind)
 

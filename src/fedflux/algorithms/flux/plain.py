@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import UNPLACED, Described, Method, RoundMetrics, Settings
 from fedflux.algorithms.flux.describe import Told, asked, describe, describe_all, describe_unlabelled, too_few
 from fedflux.algorithms.flux.general_model import MEMORY, SHARES, hear, jobs_of, votes
-from fedflux.algorithms.flux.inheritance import heritage, inherited
+from fedflux.algorithms.flux.inheritance import inherited, shares_of_members
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.flux.trigger import should_cluster
 from fedflux.algorithms.registry import algorithm
@@ -222,7 +222,7 @@ class FluxRounds(Method, Generic[C]):
             return state
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
-        shares = heritage(len(state.models), state.assignment[list(state.described)], clusters)
+        shares = shares_of_members(len(state.models), state.assignment[list(state.described)], clusters)
         models, velocity = state.models.average(shares), inherited(state.velocity, shares)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = clusters.labels

@@ -97,17 +97,19 @@ class Loopback:
             self.flwr("supernode", "register", f"{key}.pub", CONNECTION)
 
     def start_node(self, name: str, config: Mapping[str, Any]) -> None:
-        """A SuperNode with its key and its own configuration."""
-        told = " ".join(f"{key}={_toml(value)}" for key, value in config.items())
-        self._start(
+        """A SuperNode with its key and its own configuration, and the process that its app's processes are forks of."""
+        told, port = " ".join(f"{key}={_toml(value)}" for key, value in config.items()), str(free_port())
+        node = self._start(
             name,
             "flower-supernode",
             *("--superlink", f"{HOST}:{self.port}"),
             *("--root-certificates", str(self.folder / "certificates" / "ca.crt")),
             *("--auth-supernode-private-key", str(self.folder / "keys" / name)),
             *("--node-config", told),
-            *("--port", str(free_port())),
+            *("--isolation", "process", "--port", port),
         )
+        warm = ("-m", "fedflux.deploy.flower.warm", "--insecure", "--runtime-api-address", f"{HOST}:{port}")
+        self._start(f"{name}-apps", "python", *warm, "--parent-pid", str(node.pid))
 
     def submit(
         self, app: Path, config: Mapping[str, Any], name: str = "run", simulated: int = 0
@@ -143,9 +145,10 @@ class Loopback:
 
     def kill(self, name: str) -> None:
         """SIGKILL for a process and everything it started, as a power cut would."""
-        process = self._processes.pop(name)
-        kill_family(family([process.pid]))
-        process.wait()
+        processes = [self._processes.pop(one) for one in (name, f"{name}-apps") if one in self._processes]
+        kill_family(family(process.pid for process in processes))
+        for process in processes:
+            process.wait()
 
     def stop(self) -> None:
         """Ask everyone to end, then make them: nodes first, the SuperLink last."""

@@ -48,7 +48,6 @@ def run(grid: Any, run_config: Mapping[str, Any]) -> dict[str, Any]:
 def _tell(progress: Progress) -> None:
     """A line for each thing that happened, as a round ends."""
     clusters = f"{progress.clusters} cluster{'s' if progress.clusters > 1 else ''}"
-    score = f"validation {progress.accuracy:.1f}%"
-    getLogger("flwr").log(INFO, "fedflux: round %s of %s: %s, %s", progress.round, progress.rounds, score, clusters)
-    for event in progress.events:
-        getLogger("flwr").log(INFO, "fedflux: %s", event)
+    done = f"round {progress.round} of {progress.rounds}: validation {progress.accuracy:.1f}%, {clusters}"
+    for line in (progress.after or done, *progress.events):
+        getLogger("flwr").log(INFO, "fedflux: %s", line)

@@ -18,7 +18,7 @@ from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.batched.arena import OnDevice
 from fedflux.engine.batched.inference import BatchedEngine, Kind
 from fedflux.engine.batched.recording import Recordings
-from fedflux.engine.batched.side_by_side import Lanes
+from fedflux.engine.batched.side_by_side import SideBySide
 from fedflux.engine.batched.stepper import Resident, Sets, Stepper, room_for, single_advance, together
 from fedflux.engine.loop import check_finite
 from fedflux.engine.rules import Extras, LossRule, Rule
@@ -46,7 +46,7 @@ class ReplayEngine(BatchedEngine):
         super().__init__(model, device, precision, pixels, share)
         # another layout means other kernels, whose rounding a strict run does not want
         self._channels_last = torch.device(device).type == "cuda" and precision != "fp32-strict"
-        self._made: tuple[tuple[object, ...], Lanes] | None = None
+        self._made: tuple[tuple[object, ...], SideBySide] | None = None
         self._forward = torch.compile(self._plain, dynamic=False) if compiled else self._plain
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
@@ -137,10 +137,12 @@ class ReplayEngine(BatchedEngine):
 
         return self._memory.cost(step)
 
-    def _epochs(self, lanes: Lanes, sizes: Sequence[int], clients: Sequence[int], training: Training, key: Key) -> None:
+    def _epochs(
+        self, lanes: SideBySide, sizes: Sequence[int], clients: Sequence[int], training: Training, key: Key
+    ) -> None:
         """Full batches, then each last one in its own size; BatchNorm leaves out one of a single example.
 
-        Lanes that hold more come first.
+        SideBySide that hold more come first.
         """
         batch = training.batch_size
         full = [size // batch for size in sizes]
@@ -170,7 +172,7 @@ class ReplayEngine(BatchedEngine):
         sets: Sets,
         extras: Extras,
         width: int,
-    ) -> Lanes:
+    ) -> SideBySide:
         """Those made before, or new ones where something else has another shape or place."""
         shapes = tuple((name, tuple(tensor.shape)) for name, tensor in sorted(extras.items()))
         shape = (room, 1, training.batch_size)
@@ -186,7 +188,7 @@ class ReplayEngine(BatchedEngine):
                 data = Resident.of(held.one(0))
                 fresh = partial(rule.start, self)
                 steppers.append(Stepper(advance, fresh, own, kept, data, shape, recordings))
-            self._made = kind, Lanes(steppers)
+            self._made = kind, SideBySide(steppers)
         return self._made[1]
 
     def _forget(self, everything: bool) -> None:

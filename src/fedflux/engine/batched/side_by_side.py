@@ -11,7 +11,7 @@ import torch
 from fedflux.engine.batched.stepper import Stepper
 
 
-class Lanes:
+class SideBySide:
     """Steppers side by side; on a GPU a step of the first few is one recorded graph.
 
     All graphs, the steppers' own too, run one after another: they share the memory of the first stepper's.

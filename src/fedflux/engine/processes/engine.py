@@ -18,8 +18,8 @@ from fedflux.engine.loop import LoopEngine, check_finite
 from fedflux.engine.modes import one_thread
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.processes.pool import Pool
-from fedflux.engine.processes.result_buffer import Outlet, Shelf
-from fedflux.engine.processes.transfer import Parcel
+from fedflux.engine.processes.result_buffer import ResultBuffer, ResultRows
+from fedflux.engine.processes.transfer import SharedMessage
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.stack import Parameters, Stack
@@ -62,7 +62,7 @@ class ProcessesEngine:
         self.trained_names = self._loop.trained_names
         self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
         self._federations: dict[int, Federation] = {}
-        self._shelf: Shelf | None = None
+        self._buffer: ResultBuffer | None = None
         self._finalizer = weakref.finalize(self, _close, self._pool, os.getpid())
 
     def __enter__(self) -> "ProcessesEngine":
@@ -74,7 +74,7 @@ class ProcessesEngine:
     def close(self) -> None:
         """End the workers and free the shared memory; a later call would start new ones."""
         self._federations.clear()
-        self._shelf = None
+        self._buffer = None
         self._pool.close()
 
     def initial(self, count: int = 1) -> Stack:
@@ -131,7 +131,7 @@ class ProcessesEngine:
         clients: Sequence[int],
         weights: Sequence[float],
         cohort: Cohort | None = None,
-        outlet: Outlet | None = None,
+        outlet: ResultRows | None = None,
     ) -> list[Any]:
         """One part of the result a position, from workers where there are several of both; None where it was left at
         the outlet.
@@ -141,9 +141,9 @@ class ProcessesEngine:
                 return [getattr(self._loop, f"{method}_at")(*arguments, k) for k in range(len(clients))]
         uses = [] if cohort is None else [self._share(cohort.federation.origin)]
         if outlet is not None:
-            uses.append(id(outlet.shelf))
+            uses.append(id(outlet.buffer))
         try:
-            call = Parcel((outlet, arguments), self._known)
+            call = SharedMessage((outlet, arguments), self._known)
         except Exception as error:
             told = f"{type(error).__name__}: {error}".partition("\n")[0]
             raise FedfluxError(
@@ -158,18 +158,18 @@ class ProcessesEngine:
     def _has_workers(self, positions: Sequence[Any]) -> bool:
         return len(positions) > 1 and self.workers > 1 and not multiprocessing.current_process().daemon
 
-    def _outlet(self, model: Parameters, jobs: Sequence[Job]) -> Outlet | None:
-        """Where the models of these jobs go: the shelf of the call before, or a new one."""
+    def _outlet(self, model: Parameters, jobs: Sequence[Job]) -> ResultRows | None:
+        """Where the models of these jobs go: the buffer of the call before, or a new one."""
         ends = list(accumulate(len(job.models) for job in jobs))
-        old = self._shelf
+        old = self._buffer
         if old is None or not old.fits(model, ends[-1]):
-            new = Shelf.like(model, ends[-1])
+            new = ResultBuffer.like(model, ends[-1])
             if new is not None:
                 self._pool.share(id(new), new)
-            self._shelf = new
+            self._buffer = new
             if old is not None:
                 self._pool.forget(id(old))
-        return None if self._shelf is None else Outlet(self._shelf, [0, *ends])
+        return None if self._buffer is None else ResultRows(self._buffer, [0, *ends])
 
     def _share(self, federation: Federation) -> int:
         key = id(federation)  # held below, so that no other can get this id
@@ -184,7 +184,7 @@ class ProcessesEngine:
 
     def _known(self, item: object) -> int | None:
         held = isinstance(item, Federation) and id(item) in self._federations
-        return id(item) if held or (isinstance(item, Shelf) and item is self._shelf) else None
+        return id(item) if held or (isinstance(item, ResultBuffer) and item is self._buffer) else None
 
 
 @dataclass(frozen=True)

@@ -22,9 +22,9 @@ import torch
 
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.engine.base import DivergedError
-from fedflux.engine.processes.result_buffer import Shelf
+from fedflux.engine.processes.result_buffer import ResultBuffer
 from fedflux.engine.processes.schedule import Shares, deal
-from fedflux.engine.processes.transfer import Parcel, receive, send
+from fedflux.engine.processes.transfer import SharedMessage, receive, send
 
 Do = Callable[[str, tuple[Any, ...], int], object]
 """(method, its arguments, position) → that position's part of the result."""
@@ -58,7 +58,7 @@ class Pool:
         self._prepare = prepare
         self._limit = limit
         self._workers: list[_Worker] = []
-        self._shared: dict[int, Parcel | Shelf] = {}
+        self._shared: dict[int, SharedMessage | ResultBuffer] = {}
         self._homes: dict[tuple[int, int], int] = {}
         self._calls = 0
 
@@ -70,7 +70,7 @@ class Pool:
     def share(self, key: int, content: object) -> None:
         """Put an object where every worker can read it; calls name it by its key."""
         if key not in self._shared:
-            self._shared[key] = content if isinstance(content, Shelf) else Parcel(content)
+            self._shared[key] = content if isinstance(content, ResultBuffer) else SharedMessage(content)
 
     def forget(self, key: int) -> None:
         """Drop a shared object everywhere; its key may name another from then on."""
@@ -85,7 +85,7 @@ class Pool:
     def map(
         self,
         method: str,
-        call: Parcel,
+        call: SharedMessage,
         uses: Sequence[int],
         clients: Sequence[int],
         weights: Sequence[float],
@@ -124,7 +124,7 @@ class Pool:
             raise errors[min(errors, key=lambda p: (isinstance(errors[p], DivergedError), p))]
         return [results[position] for position in range(len(clients))]
 
-    def _give(self, worker: _Worker, shares: Shares, method: str, call: Parcel, uses: Sequence[int]) -> None:
+    def _give(self, worker: _Worker, shares: Shares, method: str, call: SharedMessage, uses: Sequence[int]) -> None:
         task = shares.take(self._workers.index(worker), [position for held in worker.tasks for position in held])
         if not task:
             return
@@ -132,7 +132,7 @@ class Pool:
         with suppress(OSError):  # it died while idle: listening finds out
             for key in set(uses) - worker.holds:
                 shared = self._shared[key]
-                send(worker.connection, ("see" if isinstance(shared, Shelf) else "hold", key))
+                send(worker.connection, ("see" if isinstance(shared, ResultBuffer) else "hold", key))
                 shared.send(worker.connection)
                 worker.holds.add(key)
             if worker.call != self._calls:
@@ -173,8 +173,8 @@ class Pool:
             if not worker.tasks:
                 worker.process.join(GOODBYE)
         self.kill()
-        for parcel in self._shared.values():
-            parcel.close()
+        for message in self._shared.values():
+            message.close()
         self._shared.clear()
 
     def kill(self) -> None:
@@ -226,7 +226,7 @@ def _serve(connection: "Connection[Any, Any]", prepare: Prepare) -> None:
             if order == "hold":
                 shared[value] = receive(connection)
             elif order == "see":
-                shared[value] = Shelf.receive(connection)
+                shared[value] = ResultBuffer.receive(connection)
             elif order == "forget":
                 del shared[value]
                 arguments = ()  # which may still name it

@@ -15,7 +15,7 @@ from fedflux.engine.processes.transfer import aligned, nameless
 from fedflux.engine.stack import Parameters, Stack
 
 LARGEST = 2**26
-"""Bytes of a shelf, which stays as long as its engine; larger answers are sent."""
+"""Bytes of a buffer, which stays as long as its engine; larger answers are sent."""
 
 
 class _Place(NamedTuple):
@@ -31,11 +31,11 @@ class _Place(NamedTuple):
         return self.begin + torch.Size(self.shape).numel() * self.dtype.itemsize
 
 
-class Shelf:
+class ResultBuffer:
     """Room for some models: the parent makes it, workers put rows there, the parent reads them."""
 
     @staticmethod
-    def like(model: Parameters, rows: int) -> "Shelf | None":
+    def like(model: Parameters, rows: int) -> "ResultBuffer | None":
         """For so many such models; None where that would be large."""
         places: dict[str, _Place] = {}
         end = 0
@@ -47,7 +47,7 @@ class Shelf:
         file = nameless()
         try:
             os.ftruncate(file, end)
-            return Shelf(places, file)
+            return ResultBuffer(places, file)
         except BaseException:
             os.close(file)
             raise
@@ -82,10 +82,10 @@ class Shelf:
         send_handle(connection, self._file, None)
 
     @staticmethod
-    def receive(connection: "Connection[Any, Any]") -> "Shelf":
+    def receive(connection: "Connection[Any, Any]") -> "ResultBuffer":
         """The one that is shown next."""
         places = pickle.loads(connection.recv_bytes())
-        return Shelf(places, recv_handle(connection))
+        return ResultBuffer(places, recv_handle(connection))
 
     def close(self) -> None:
         """Nobody else will be shown it; the memory goes when the last process has dropped it."""
@@ -99,25 +99,25 @@ class Shelf:
 
 
 @dataclass(frozen=True, eq=False)
-class Outlet:
-    """The shelf of one call, and which rows of it are whose."""
+class ResultRows:
+    """The buffer of one call, and which rows of it are whose."""
 
-    shelf: Shelf
+    buffer: ResultBuffer
     begins: list[int]
     """Each position's first row, and the end of the last one's."""
 
     def leave(self, position: int, models: list[Parameters]) -> bool:
         """Whether all models of a position could be left there."""
         rows = range(self.begins[position], self.begins[position + 1])
-        return len(rows) == len(models) and all(map(self.shelf.put, rows, models))
+        return len(rows) == len(models) and all(map(self.buffer.put, rows, models))
 
     def collect(self, sent: Sequence[list[Parameters] | None]) -> Stack:
         """All models in order: those that were left here, and of the other positions those that were sent."""
         if all(models is None for models in sent):
-            return self.shelf.models(0, self.begins[-1])
+            return self.buffer.models(0, self.begins[-1])
         rows: list[Parameters] = []
         for position, models in enumerate(sent):
-            left = self.shelf.models(self.begins[position], self.begins[position + 1])
+            left = self.buffer.models(self.begins[position], self.begins[position + 1])
             rows += [left.row(row) for row in range(len(left))] if models is None else models
         return Stack.join(rows)
 

@@ -28,7 +28,7 @@ Name = Callable[[object], object | None]
 """What an object that the receiver already holds is called; None for all others."""
 
 
-class Parcel:
+class SharedMessage:
     """A packed object that can be sent any number of times."""
 
     def __init__(self, content: object, name: Name | None = None) -> None:
@@ -61,9 +61,9 @@ class Parcel:
 
 def send(connection: "Connection[Any, Any]", content: object) -> None:
     """Pack, hand over, forget."""
-    parcel = Parcel(content)
-    parcel.send(connection)
-    parcel.close()
+    message = SharedMessage(content)
+    message.send(connection)
+    message.close()
 
 
 def receive(

@@ -11,8 +11,8 @@ from tests.engine.test_processes import TRAINING, pair, same
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
 from fedflux.engine import Job, Key, LoopEngine, ProcessesEngine, Stack
-from fedflux.engine.processes import result_buffer as shelf
-from fedflux.engine.processes.result_buffer import Shelf
+from fedflux.engine.processes import result_buffer as buffer
+from fedflux.engine.processes.result_buffer import ResultBuffer
 
 
 @pytest.fixture(scope="module")
@@ -50,9 +50,9 @@ def test_cohorts_of_any_size_follow_each_other(federation: Federation) -> None:
             found = rounds(processes, federation, COHORTS)
             assert [len(stack) for stack in found] == [4, 3, 9, 4, 1]
             assert all(map(same, found, expected))
-        made = processes._shelf
+        made = processes._buffer
         rounds(processes, federation, COHORTS)
-        assert processes._shelf is made  # the largest cohort's has room for all
+        assert processes._buffer is made  # the largest cohort's has room for all
 
 
 @pytest.mark.parametrize("how", ["wide", "some wide", "first", "backwards"])
@@ -75,10 +75,10 @@ def test_an_answer_is_not_changed_by_the_next(federation: Federation) -> None:
 
 def test_large_answers_are_sent(federation: Federation, monkeypatch: pytest.MonkeyPatch) -> None:
     expected = rounds(pair("mlp", federation)[0], federation, COHORTS)
-    monkeypatch.setattr(shelf, "LARGEST", 1000)
+    monkeypatch.setattr(buffer, "LARGEST", 1000)
     with pair("mlp", federation)[1] as engine:
         assert all(map(same, rounds(engine, federation, COHORTS), expected))
-        assert engine._shelf is None
+        assert engine._buffer is None
 
 
 def test_a_worker_that_replaces_a_dead_one_is_shown_the_shelf(federation: Federation) -> None:
@@ -107,7 +107,7 @@ def test_an_engine_outlives_a_shelf_that_could_not_be_made(
 
 def test_room_is_only_made_for_what_is_asked() -> None:
     model = {"weight": torch.zeros(3, 2), "steps": torch.tensor(5)}
-    made = Shelf.like(model, 4)
+    made = ResultBuffer.like(model, 4)
     assert made is not None
     assert made.fits(model, 4)
     assert not made.fits(model, 5)
@@ -116,7 +116,7 @@ def test_room_is_only_made_for_what_is_asked() -> None:
     assert not made.put(0, {"weight": torch.zeros(3, 2).double(), "steps": torch.tensor(5)})
     assert made.put(1, {"weight": torch.ones(3, 2), "steps": torch.tensor(7)})
     assert made.models(1, 2).tensors["steps"].tolist() == [7]
-    assert Shelf.like({"nothing": torch.zeros(0)}, 3) is None
+    assert ResultBuffer.like({"nothing": torch.zeros(0)}, 3) is None
 
 
 def test_no_descriptors_are_left_open(federation: Federation) -> None:
@@ -128,7 +128,7 @@ def test_no_descriptors_are_left_open(federation: Federation) -> None:
     before = held()
     with pair("mlp", federation)[1] as engine:
         rounds(engine, federation, COHORTS)
-        during = held()  # of the federation and the shelf
+        during = held()  # of the federation and the buffer
         rounds(engine, federation, COHORTS)
         assert held() == during > before
     assert held() == before
