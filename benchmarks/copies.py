@@ -16,9 +16,9 @@ from time import perf_counter
 import numpy as np
 import torch
 
-from fedflux.algorithms.flux.describe import DescriptorSettings, describe, fit_extractor
+from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.data import Federation, Labelled, Split
-from fedflux.engine import Backend, Job, Key, Training, make_backend
+from fedflux.engine import Backend, Job, Key, SimulatedEngine, Training, make_backend
 from fedflux.studies.bench.work import Work
 
 TIMES = 3
@@ -64,7 +64,7 @@ def measure(federation: Federation, name: str, model: str, device: str) -> tuple
 
     def description() -> None:
         stack = engine.initial().take([0])  # another object: nothing is left over from the time before
-        describe(fit_extractor(stack, everyone, engine, DescriptorSettings()), everyone, engine)
+        describe_all(stack, everyone, everyone, SimulatedEngine(engine), DescriptorSettings())
 
     def round_of(clients: list[int]) -> None:
         cohort = federation.cohort(clients)

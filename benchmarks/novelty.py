@@ -24,15 +24,15 @@ from scipy.stats import binomtest
 from tqdm import tqdm
 
 from fedflux.algorithms import Algorithm, make_algorithm
-from fedflux.algorithms.base import by_membership
-from fedflux.algorithms.flux.plain import FluxState
+from fedflux.algorithms.flux.state import Clustered
+from fedflux.algorithms.shared.averaging import by_membership
 from fedflux.data import Features, Federation
 from fedflux.data.shifts.appearance import Look
 from fedflux.data.shifts.patterns import Pattern
-from fedflux.engine import Engine, Predictor, one_thread
+from fedflux.engine import Predictor, SimulatedEngine, one_thread
 from fedflux.runs.config import RunConfig, make_config
 from fedflux.runs.runner import build_federation, engine_for
-from fedflux.runs.session import cohorts
+from fedflux.runs.session import cohort_of
 from fedflux.streams import stream
 
 LEVELS = {"px": 3, "py": 6, "pxgy": 6}
@@ -90,9 +90,8 @@ def unseen_clients(
         begin, turn = begin + size, turn + 1
 
 
-def answers(state: FluxState, nearest: Predictor, count: int) -> dict[str, Predictor]:
+def answers(state: Clustered, nearest: Predictor, count: int) -> dict[str, Predictor]:
     """What could answer for a novel client."""
-    assert state.extractor is not None
     members = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float64)
     return {
         "nearest": nearest,
@@ -109,9 +108,10 @@ def measure(config: RunConfig, tallies: dict[str, Tally], until_clustered: bool)
     with one_thread():
         engine = engine_for(config, view)
         state = algorithm.init(view, engine)
-        for cohort in tqdm(cohorts(view, config), total=config.rounds, desc=f"{config.shift} seed {config.seed}"):
+        for round in tqdm(range(1, config.rounds + 1), desc=f"{config.shift} seed {config.seed}"):
+            cohort = cohort_of(view, range(len(view)), config, round)
             state, _ = algorithm.round(state, cohort, engine)
-            if until_clustered and state.clusters is not None:
+            if until_clustered and isinstance(state, Clustered):
                 break
         cluster_of = {p.content(): int(m) for p, m in zip(federation.patterns, state.assignment, strict=True)}
         new = unknown_patterns(config.shift, set(cluster_of), federation, config.seed)
@@ -125,9 +125,9 @@ def measure(config: RunConfig, tallies: dict[str, Tally], until_clustered: bool)
 
 
 def ask(
-    algorithm: Algorithm[FluxState],
-    state: FluxState,
-    engine: Engine,
+    algorithm: Algorithm[Clustered],
+    state: Clustered,
+    engine: SimulatedEngine,
     features: list[Features],
     cluster: int | None,
     tally: Tally,
@@ -144,8 +144,8 @@ def ask(
 
 
 def score(
-    state: FluxState,
-    engine: Engine,
+    state: Clustered,
+    engine: SimulatedEngine,
     features: list[Features],
     labels: list[NDArray[np.int64]],
     found: Predictor,

@@ -101,7 +101,7 @@ def test_confidence_is_how_often_the_placement_is_right() -> None:
         held = [setting.draw(m, 300, None)[0] for m in setting.labels]
         clusters = with_centroids(describe_samples(trained, 10, validation=held), setting.labels)
         found = clusters.judge(setting.unseen(20, (20, 60)))
-        right += (found.nearest == np.arange(20) % 2).tolist()
+        right += (found.cluster == np.arange(20) % 2).tolist()
         sure += found.confidence.tolist()
     assert 0.6 < np.mean(right) < 0.95
     assert np.mean(sure) == pytest.approx(np.mean(right), abs=0.05)
@@ -164,10 +164,10 @@ def test_placement_is_the_same_as_without_the_judgement() -> None:
     for calibrated in (True, False):
         nearest, distances = setting.clusters.place_unlabelled(unseen, calibrated)
         found = setting.clusters.judge(unseen, calibrated=calibrated)
-        np.testing.assert_array_equal(found.nearest, nearest)
+        np.testing.assert_array_equal(found.cluster, nearest)
         np.testing.assert_array_equal(found.distances, distances)
     bare = judge(setting.clusters.marginals, setting.clusters.null, unseen)
-    np.testing.assert_array_equal(bare.nearest, setting.clusters.marginals.nearest(unseen)[0])
+    np.testing.assert_array_equal(bare.cluster, setting.clusters.marginals.nearest(unseen)[0])
 
 
 def test_no_variation_still_gives_numbers() -> None:

@@ -127,7 +127,7 @@ def test_a_query_chooses_examples_and_those_without_any_are_missing() -> None:
     for client, answer in zip(found.clients, found.arrays, strict=True):
         x = FEDERATION.materialise(client, "train").x[1::2]
         expected = engine.public(engine.initial(), x, LatentRange())[1].numpy()
-        np.testing.assert_allclose(answer["high"], expected, rtol=1e-6)
+        np.testing.assert_allclose(answer["high"].astype(np.float64), expected, rtol=1e-6)
 
 
 def test_features_without_labels_cannot_be_asked_for_more() -> None:
@@ -175,10 +175,10 @@ class ByLoss:
 class Nudge:
     """Moves every weight by the mean of a batch's extras: shows what a rule was given."""
 
-    def start(self, operations, params):  # type: ignore[no-untyped-def]
+    def start(self, operations, params):
         return {}
 
-    def step(self, operations, params, memory, batch, extras, index):  # type: ignore[no-untyped-def]
+    def step(self, operations, params, memory, batch, extras, index):
         (model,) = params
         moved = {n: t + extras["weights"][batch.positions].mean() for n, t in operations.trained(model).items()}
         return ({**model, **moved},), memory
@@ -199,7 +199,7 @@ def test_preparation_gives_each_job_the_extras_of_its_model_and_tells_sums() -> 
         moved = found.models.tensors[name][row] - models.tensors[name][job.models[0]]
         torch.testing.assert_close(moved, torch.full_like(moved, float(step)), rtol=1e-4, atol=1e-5)
     for client in (0, 1):
-        np.testing.assert_allclose(found.told[client]["sum"], losses[client].sum(axis=1), rtol=1e-6)
+        np.testing.assert_allclose(found.told[client]["sum"].astype(np.float64), losses[client].sum(axis=1), rtol=1e-6)
 
 
 def test_nobody_asked_means_no_models() -> None:

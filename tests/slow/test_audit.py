@@ -7,11 +7,11 @@ from numpy.typing import NDArray
 
 pytest.importorskip("opendp")
 
-from fedflux.algorithms.flux.private import sigma_of, with_paper_noise
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.descriptor import Descriptors, make_descriptors
 from fedflux.descriptors.moments import MomentStatistic, moments
 from fedflux.descriptors.privacy.accounting import Privacy, gaussian_noise, release_sigma, spent
+from fedflux.descriptors.privacy.mechanism import sigma_of, with_paper_noise
 from fedflux.descriptors.privacy.release import SENSITIVITY, ReleaseStatistic
 from fedflux.descriptors.projector import Projector
 from fedflux.studies.audit import epsilon_lower_bound

@@ -20,9 +20,9 @@ from fedflux.data import Cohort, Features, Federation, Held, Split
 from fedflux.deploy.flower import checks
 from fedflux.deploy.flower.exchange import Exchange, Model, Question, mixtures_of
 from fedflux.deploy.flower.records import about
-from fedflux.deploy.flower.roster import Roster
 from fedflux.deploy.flower.settings import DeploymentSettings
 from fedflux.deploy.node.requests import Ask, Asked, CopySlot, Evaluate, HandOut, Hello, Sent, Train, sent_back
+from fedflux.deploy.node.roster import Roster
 from fedflux.engine import (
     Answers,
     Job,

@@ -1,18 +1,16 @@
 """The server's app: the run of `fedflux run`, with nodes for clients."""
 
 from collections.abc import Mapping
-from dataclasses import replace
 from functools import partial
 from logging import INFO, getLogger
 from typing import Any
 
 from flwr.serverapp import ServerApp
 
-from fedflux.data import Federation
 from fedflux.deploy.flower.aggregation import with_robust_mean
 from fedflux.deploy.flower.engine import FlowerEngine
 from fedflux.deploy.flower.settings import SIMULATED, read_settings
-from fedflux.deploy.flower.simulated import federation_of
+from fedflux.deploy.flower.simulated import with_truth
 from fedflux.deploy.node.arrays import digest
 from fedflux.runs.identity import deployed_identity
 from fedflux.runs.runner import decide_model, run_deployed
@@ -30,17 +28,8 @@ def main(grid: Any, context: Any) -> None:
 def run(grid: Any, run_config: Mapping[str, Any]) -> dict[str, Any]:
     """One run over a Grid: its result, which lies in the folder `out` too."""
     config, deployment = read_settings(run_config)
-
-    def with_truth(declared: Federation) -> Federation:
-        dealt = federation_of(run_config)
-        return (
-            dealt
-            if config.drift
-            else replace(declared, _truth=None if dealt.truth is None else dealt.truth[: len(declared)])
-        )
-
     name = digest({}, f"{config.out} {deployed_identity(config)}")
-    truth = with_truth if deployment.data == SIMULATED else None
+    truth = partial(with_truth, run_config) if deployment.data == SIMULATED else None
     engine = FlowerEngine(grid, deployment, partial(decide_model, config), config.seed, name, truth)
     return run_deployed(with_robust_mean(config, deployment), engine, _tell)
 

@@ -1,7 +1,7 @@
 """Data of a simulated federation: every node is one client of a dataset that fedflux partitions under a shift."""
 
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,14 @@ def data(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> NodeD
     if not 0 <= client < len(federation):
         raise FedfluxError(f"partition-id {client} is outside 0 to {len(federation) - 1}")
     return NodeData(federation, client)
+
+
+def with_truth(run_config: Mapping[str, Any], declared: Federation) -> Federation:
+    """What nodes declared, with the true clusters of their clients; as dealt where patterns drift and sizes with them."""
+    dealt = federation_of(run_config)
+    if dealt.at(1) is not dealt:
+        return dealt
+    return replace(declared, _truth=None if dealt.truth is None else dealt.truth[: len(declared)])
 
 
 def federation_of(run_config: Mapping[str, Any]) -> Federation:

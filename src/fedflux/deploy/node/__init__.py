@@ -1,4 +1,4 @@
-"""What a node is and does, whoever carries its questions: its data, its memory, and its answers."""
+"""Nodes, whoever carries messages to them: what they hold, keep and answer, and what a server knows of them."""
 
 from fedflux.deploy.node.data import NodeData
 

@@ -17,7 +17,7 @@ from fedflux.errors import FedfluxError
 from fedflux.models.protocol import in_words
 
 UNNUMBERED = -1
-"""A client whose number the node itself decides: its `partition-id`, else its id."""
+"""The number of a client that neither its data nor its configuration numbers: the server does."""
 Pair = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 

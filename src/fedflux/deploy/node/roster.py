@@ -11,10 +11,9 @@ from fedflux.data import Federation
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
+from fedflux.deploy.node.data import UNNUMBERED
 from fedflux.errors import FedfluxError
 
-UNNUMBERED = -1
-"""The number of a client that the server numbers."""
 MOST = 1_000_000
 """Clients are numbered below this."""
 
@@ -38,7 +37,7 @@ class Node:
     """What a node said of itself when it was first met."""
 
     id: int
-    """Flower's number: tied to the node's key in a deployment, drawn anew for every simulation."""
+    """The transport's number. Flower ties it to the node's key, and draws it anew for every simulation."""
     client: int
     """Who it is for the method: random draws come from this."""
     labelled: bool
