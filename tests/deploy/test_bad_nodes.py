@@ -232,7 +232,7 @@ def joins_in_round(grid: Any, round: int, client: int) -> Any:
 
 def test_a_late_node_is_placed_with_its_like() -> None:
     """Client 8 and client 0 hold data of one distribution."""
-    config = {"rounds": 4, "cluster_round": 2}
+    config: dict[str, Any] = {"rounds": 4, "cluster_round": 2}
     everyone = played(**config)
     assert everyone.assignment[8] == everyone.assignment[0]
     grid = joins_in_round(make_grid([k for k in range(10) if k != 8], config), 3, 8)

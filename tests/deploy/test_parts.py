@@ -72,6 +72,7 @@ def test_nothing_stands_for_the_default_where_flower_has_no_null() -> None:
         ({"trim": 0.5}, "trim = 0.5 is outside 0 to 0.5"),
         ({"min-nodes": 0}, "min-nodes = 0: give 1 or more"),
         ({"rounds": 3, "cluster-round": 4}, "cluster-round 4 is outside the rounds 1 to 3"),
+        ({"drift": "after:2+test"}, "nodes are tested on what they hold"),
         ({"algorithm": "flax"}, "unknown algorithm 'flax'"),
         ({"algorithm": "oracle", "data": "own.data:load"}, "oracle needs the true clusters"),
         ({"algorithm": "flux-prior", "data": "own.data:load"}, "flux-prior needs the true clusters"),
@@ -170,7 +171,7 @@ def test_a_node_forgets_the_models_that_it_used_longest_ago(tmp_path: Path, on_d
     memory["slot/mine@run@1"] = {"w": np.zeros(1)}
     for k in range(MODELS + 3):
         memory[f"model/{k}"] = {"w": np.array([k])}
-        time.sleep(0.002)
+        time.sleep(0.01)
     assert memory["model/1"]["w"] == 1  # used again
     trim_models(memory, 2, 100)
     held = {name for name in memory if name.startswith("model/")}

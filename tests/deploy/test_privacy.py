@@ -1,4 +1,4 @@
-"""A private run: noise is made at the node, the node counts what it spends, and gives the same release twice for once."""
+"""A private run: noise is made at the node, which counts what it spends and charges a release once."""
 
 from pathlib import Path
 from typing import Any
@@ -125,7 +125,7 @@ def test_a_node_with_a_budget_answers_nothing_exactly(tmp_path: Path) -> None:
     settings = {key: value for key, value in PRIVATE.items() if key != "epsilon"}
     found = play(grid_of(tmp_path, **{"max-epsilon": 1000}), **settings)
     assert "latent-bounds: this node has a max-epsilon: it answers 'latent-bounds' only with noise" in failures(found)
-    homeless = play(grid_of(**{"max-epsilon": 1000}), **PRIVATE)
+    homeless = play(grid_of(None, **{"max-epsilon": 1000}), **PRIVATE)
     assert any("max-epsilon needs a state-dir" in words for words in failures(homeless))
 
 

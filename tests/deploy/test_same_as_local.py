@@ -1,4 +1,4 @@
-"""Over Flower's messages a run is the one that the local engine runs: clusters, accuracies, counts; and few bytes more."""
+"""Over Flower's messages a run is the one that the local engine runs: clusters, accuracies, counts, few bytes more."""
 
 from typing import Any
 
@@ -77,6 +77,8 @@ def test_atp_is_the_same_deployed() -> None:
         {"projector": "discriminant", "cluster_round": 2},
         {"covariance": "full", "bounds": "scalar", "cluster_round": 2},
         {"answer": "both", "cluster_round": 1},
+        {"algorithm": "flux-dynamic", "drift": "after:2", "cluster_round": 1},
+        {"algorithm": "flux-dynamic", "drift": "after:2", "shift": "py", "cluster_round": 1},
         {"algorithm": "apfl", "participation": 0.5},
         {"algorithm": "local", "participation": 0.5, "rounds": 4},
         {"algorithm": "fedavg", "finetune": 2, "server_momentum": 0.5},

@@ -14,13 +14,11 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
 from safetensors.torch import load_file
-from tests.deploy.staging import make_grid, play
+from tests.deploy.staging import play, played, simulated
+from tests.deploy.staging import make_grid as near_grid
 
-from fedflux.deploy.flower.checkpoint import load_checkpoint
 from fedflux.deploy.flower.loopback import Loopback
-from fedflux.files import read_object
-from fedflux.runs.config import make_config
-from fedflux.runs.runner import run_config
+from fedflux.files import read_lines, read_object
 
 pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[2]
@@ -30,7 +28,8 @@ UNLABELLED = (4, 5)
 KILLED, LATE, STRANGER = 2, 3, 9
 SIX: dict[str, Any] = {"clients": 6, "seed": 18, "level": 4, "cluster-round": 2, "min-nodes": 3}
 """Six clients of two distributions: 0, 2 and 4 of one, 1, 3 and 5 of the other."""
-WANTED = {"0": 0, "1": 1, "2": 0, "3": 1}
+WANTED = [0, 1, 0, 1]
+FOUR: dict[str, Any] = {"clients": 4, "seed": 18, "level": 4, "rounds": 4, "shift": "px", "dataset": "digits"}
 
 
 @pytest.fixture(autouse=True)
@@ -47,11 +46,8 @@ def wait_for(what: str, condition: Callable[[], bool], seconds: float) -> None:
 
 
 def configuration(here: Loopback, client: int) -> dict[str, Any]:
-    return {
-        "partition-id": client,
-        "labels": client not in UNLABELLED,
-        "model-dir": str(here.folder / "held" / str(client)),
-    }
+    folders = {f"{what}-dir": str(here.folder / what / str(client)) for what in ("model", "state")}
+    return {"partition-id": client, "labels": client not in UNLABELLED, **folders}
 
 
 def start(here: Loopback, client: int, register: bool = True) -> None:
@@ -64,7 +60,14 @@ def said(here: Loopback, name: str, words: str) -> int:
 
 
 def saved_round(folder: Path) -> int:
-    return max((int(path.stem[6:]) for path in folder.glob("round-*.safetensors")), default=0)
+    return max((int(path.stem[6:]) for path in (folder / "checkpoints").glob("round-*.json")), default=0)
+
+
+def finished(here: Loopback, out: Path, running: "subprocess.Popen[bytes]", name: str, seconds: float) -> dict[str, Any]:
+    wait_for("end of the run", lambda: running.poll() is not None, seconds)
+    result = read_object(out / "result.json")
+    assert result is not None, here.log(name).read_text(encoding="utf-8")
+    return result
 
 
 def test_six_nodes_survive_what_happens_to_machines(tmp_path: Path) -> None:
@@ -85,75 +88,102 @@ def test_six_nodes_survive_what_happens_to_machines(tmp_path: Path) -> None:
         here.kill(f"node-{KILLED}")
         wait_for("round 4", lambda: saved_round(out) >= 4, 300)
         wait_for("round 5's training", lambda: said(here, "node-0", "Receiving: train message") >= 5, 120)
-        before, _ = load_checkpoint(out)
-        assert before is not None
-        assert before.assignment == WANTED
         here.kill("superlink")
         wait_for("end of the first run", lambda: running.poll() is not None, 120)
         assert not (out / "result.json").exists()
+        assert saved_round(out) == 4
 
         here.start_superlink()
         resumed = here.submit(APP, {**config, "resume": True}, "resumed")
-        wait_for("end of the resumed run", lambda: resumed.poll() is not None, 400)
-        result = read_object(out / "result.json")
-        assert result is not None, here.log("resumed").read_text(encoding="utf-8")
-        held = {client: read_object(here.folder / "held" / str(client) / "model.json") for client in UNLABELLED}
-        models = {client: load_file(here.folder / "held" / str(client) / "model.safetensors") for client in UNLABELLED}
+        result = finished(here, out, resumed, "resumed", 400)
+        assert said(here, "resumed", "round 5 of 5: validation") >= 1
+        held = {client: read_object(here.folder / "model" / str(client) / "model.json") for client in (0, *UNLABELLED)}
+        models = {client: load_file(here.folder / "model" / str(client) / "model.safetensors") for client in held}
         assert said(here, f"node-{STRANGER}", "Receiving") == 0
 
-    assert any(event.startswith("resumed after round 4") for event in result["events"])
-    assert result["assignment"] == dict(before.assignment) == WANTED
-    assert set(result["known_per_client"]) == {"0", "1", "3"}
-    assert min(result["known_per_client"].values()) > 70
-    for client in UNLABELLED:
-        cluster = WANTED[str(client - 2)]
-        placement = result["unlabelled"][str(client)]
-        assert placement["taken"]
-        assert placement["cluster"] == cluster
-        assert placement["distance"] == min(placement["distances"])
-        told = held[client]
+    assert any(event["event"].startswith("resumed after round 4") for event in read_lines(out / "events.jsonl"))
+    assert result["assignment"][:4] == WANTED
+    assert result["refused"] == {}
+    scores = result["known_per_client"]
+    assert [k for k, score in enumerate(scores) if score is not None] == [0, 1, 3]
+    assert min(scores[k] for k in (0, 1, 3)) > 70
+    clusters = load_file(out / "models.safetensors")
+    for one in result["unlabelled"]:
+        assert one["cluster"] == WANTED[one["client"] - 2]
+        told = held[one["client"]]
         assert told is not None
-        assert (told["cluster"], told["distance"]) == (cluster, pytest.approx(placement["distance"]))
-        for name, tensor in load_file(out / f"cluster-{cluster}.safetensors").items():
-            assert (tensor == models[client][name]).all()
+        assert (told["cluster"], told["distance"]) == (one["cluster"], pytest.approx(min(one["distances"])))
+    for client, model in models.items():
+        cluster = WANTED[client % 2]
+        assert all((tensor == clusters[name][cluster]).all() for name, tensor in model.items())
+    page = tmp_path / "report.html"
+    command = [sys.executable, "-m", "fedflux", "report", str(out), "--out", str(page)]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_deployment_gives_the_local_engines_clusters_and_accuracies(tmp_path: Path) -> None:
     """Real processes, the in-process Grid and the local engine, on the same partition with the same seed."""
-    told = {"clients": 4, "seed": 18, "level": 4, "rounds": 4, "shift": "px", "dataset": "digits"}
-    local = run_config(make_config({**told, "engine": "loop", "out": str(tmp_path / "local"), "store": "none"}))
-    near = play(make_grid(range(4), told), **told, min_nodes=4)
+    local, near = simulated(**FOUR), played(range(4), **FOUR)
     with Loopback(tmp_path / "here") as here:
         here.start_superlink()
         for client in range(4):
             here.make_node(f"node-{client}")
             here.start_node(f"node-{client}", {"partition-id": client})
-        config = {**DIGITS, **told, "min-nodes": 4, "out": str(tmp_path / "run")}
-        running = here.submit(APP, config)
-        wait_for("end of the run", lambda: running.poll() is not None, 400)
-        result = read_object(tmp_path / "run" / "result.json")
-        assert result is not None, here.log("run").read_text(encoding="utf-8")
-    assert [result["assignment"][str(client)] for client in range(4)] == local["assignment"]
+        config = {**DIGITS, **FOUR, "min-nodes": 4, "expected-nodes": 4, "out": str(tmp_path / "run")}
+        result = finished(here, tmp_path / "run", here.submit(APP, config), "run", 400)
+    assert result["assignment"] == local["assignment"] == near.assignment
     assert len(set(local["assignment"])) > 1
-    assert near.state.assignment == result["assignment"]
     assert abs(result["known"] - local["known"]) < 2
-    wire = {r: (t.down, t.up) for r, t in near.exchange.traffic.items()}
-    assert {int(r): (t["down"], t["up"]) for r, t in result["bytes"].items()} == wire
+    assert result["exchanges"] == near.result["exchanges"]
+    for way in ("wire_up", "wire_down"):
+        assert sum(result[way].values()) == pytest.approx(sum(near.result[way].values()), rel=1e-3)
 
 
 def test_ray_simulation_gives_the_local_engines_clusters_and_accuracies(tmp_path: Path) -> None:
     pytest.importorskip("ray", reason="needs Ray: pip install 'flwr[simulation]'")
-    told = {"clients": 4, "seed": 18, "level": 4, "rounds": 4, "shift": "px", "dataset": "digits"}
-    local = run_config(make_config({**told, "engine": "loop", "out": str(tmp_path / "local"), "store": "none"}))
+    local = simulated(**FOUR)
     with Loopback(tmp_path / "here") as here:
         here.start_superlink(ray=True)
-        config = {**DIGITS, **told, "min-nodes": 4, "out": str(tmp_path / "run")}
-        running = here.submit(APP, config, simulated=4)
-        wait_for("end of the run", lambda: running.poll() is not None, 400)
-        result = read_object(tmp_path / "run" / "result.json")
-        assert result is not None, here.log("run").read_text(encoding="utf-8")
-    assert [result["assignment"][str(client)] for client in range(4)] == local["assignment"]
+        config = {**DIGITS, **FOUR, "min-nodes": 4, "expected-nodes": 4, "out": str(tmp_path / "run")}
+        result = finished(here, tmp_path / "run", here.submit(APP, config, simulated=4), "run", 400)
+    assert result["assignment"] == local["assignment"]
     assert abs(result["known"] - local["known"]) < 2
+
+
+def test_a_deployed_run_goes_on_in_another_process(tmp_path: Path) -> None:
+    """What real nodes began, nodes in this process finish: the folder is that of any run."""
+    config = {**FOUR, "min_nodes": 4, "rounds": 2, "algorithm": "fedavg"}
+    with Loopback(tmp_path / "here") as here:
+        here.start_superlink()
+        for client in range(4):
+            here.make_node(f"node-{client}")
+            here.start_node(f"node-{client}", {"partition-id": client})
+        told = {key.replace("_", "-"): value for key, value in config.items()}
+        finished(here, tmp_path / "run", here.submit(APP, {**DIGITS, **told, "out": str(tmp_path / "run")}), "run", 400)
+    found = play(near_grid(range(4), config), out=tmp_path / "run", resume=True, **{**config, **DIGITS})
+    assert found.result["rounds"] == 2
+    assert set(found.known) == {0, 1, 2, 3}
+
+
+def test_the_documented_command_shows_every_round_as_it_ends(tmp_path: Path) -> None:
+    """Six nodes, two of them without labels, ten rounds, within four minutes on two cores."""
+    command = [sys.executable, "-u", "-m", "fedflux.deploy.flower.loopback", "--app", str(APP)]
+    command += ["--nodes", "6", "--unlabelled", "4,5", "--out", str(tmp_path)]
+    begin, seen = time.monotonic(), []
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
+            if "validation" in line and " of 10:" in line:
+                seen.append(time.monotonic() - begin)
+        assert running.wait() == 0
+    took = time.monotonic() - begin
+    assert len(seen) >= 10
+    assert seen[4] < took - 20  # long before the end
+    assert took < 240
+    result = read_object(tmp_path / "run" / "result.json")
+    assert result is not None
+    assert result["assignment"][:4] == [0, 1, 0, 1]
 
 
 def test_ctrl_c_leaves_no_process_behind(tmp_path: Path) -> None:

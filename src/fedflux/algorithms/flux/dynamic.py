@@ -10,7 +10,8 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.flux.describe import describe
 from fedflux.algorithms.flux.inheritance import inherited
-from fedflux.algorithms.flux.plain import DESCRIPTION, GROWTH, FluxRounds
+from fedflux.algorithms.flux.plain import DESCRIPTION
+from fedflux.algorithms.flux.rounds import GROWTH, FluxRounds
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 from fedflux.clustering import takes

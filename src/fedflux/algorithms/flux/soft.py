@@ -11,7 +11,8 @@ from fedflux.algorithms.base import RoundMetrics, Settings
 from fedflux.algorithms.flux.describe import describe
 from fedflux.algorithms.flux.inheritance import inherited
 from fedflux.algorithms.flux.lending import heirs, mixture, sharing
-from fedflux.algorithms.flux.plain import DESCRIPTION, FluxRounds
+from fedflux.algorithms.flux.plain import DESCRIPTION
+from fedflux.algorithms.flux.rounds import FluxRounds
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 from fedflux.data import Cohort, Federation

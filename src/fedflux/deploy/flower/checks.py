@@ -8,8 +8,9 @@ from numpy.typing import NDArray
 
 from fedflux.data import Cohort, Split
 from fedflux.data.holding import About
-from fedflux.deploy.flower.records import ANSWER, MODELS, TOLD, about, to_records, unpack, unpack_model, version
+from fedflux.deploy.flower.records import ANSWER, MODELS, about, to_records, unpack, unpack_model, version
 from fedflux.deploy.node.arrays import model_arrays, parameters
+from fedflux.engine.base import Preparation, Query
 from fedflux.engine.stack import Parameters
 from fedflux.operations import Arrays
 
@@ -41,18 +42,13 @@ def known_of(cohort: Cohort, client: int) -> About:
     return About(sizes, federation.classes, federation.most is None and federation.part is None)
 
 
-def arrays_of(content: Any, fault: Callable[[Arrays], str | None], record: str = ANSWER) -> Arrays:
-    """An answer's arrays, as an operation's own check lets them pass."""
+def arrays_of(content: Any, operation: Query | Preparation, known: About, record: str = ANSWER) -> Arrays:
+    """An answer's arrays, as the operation's own check lets them pass."""
     arrays = unpack(content.get(record, {}))
-    words = fault(arrays)
-    if words is not None:
-        raise FaultError(words)
+    fault = operation.fault(arrays, known)
+    if fault is not None:
+        raise FaultError(fault)
     return arrays
-
-
-def told_of(content: Any, fault: Callable[[Arrays], str | None]) -> Arrays:
-    """What a client tells of its preparation."""
-    return arrays_of(content, fault, TOLD)
 
 
 def models_of(content: Any, count: int, examples: int, sent: Mapping[str, Parameters]) -> list[Parameters]:

@@ -19,7 +19,7 @@ from torch import Tensor
 from fedflux.data import Cohort, Features, Federation, Held, Split
 from fedflux.deploy.flower import checks
 from fedflux.deploy.flower.exchange import Exchange, Model, Question, mixtures_of
-from fedflux.deploy.flower.records import about
+from fedflux.deploy.flower.records import TOLD, about
 from fedflux.deploy.flower.settings import DeploymentSettings
 from fedflux.deploy.node.requests import Ask, Asked, CopySlot, Evaluate, HandOut, Hello, Sent, Train, sent_back
 from fedflux.deploy.node.roster import Roster
@@ -74,8 +74,8 @@ class FlowerEngine:
         self.events: list[str] = []
         """What happened, in words: refusals and failures."""
         self._model, self._seed, self._run, self._truth = model, seed, run, truth
-        self._done = 0
-        """The last round that a resumed run has behind it."""
+        self._done = self._last = 0
+        """The last round that a resumed run has behind it, and the last that anybody was asked for."""
         self._wanted = settings.min_nodes
         self._slots: dict[int, set[str]] = {}
         """By client, the slots that it has filled, as far as this engine has seen it."""
@@ -108,7 +108,7 @@ class FlowerEngine:
 
     def present(self, round: int) -> Presence:
         """Meet whoever has come; the first time, wait until enough nodes with labels are there, then for one."""
-        self.exchange.round = round
+        self.exchange.round, self._last = round, max(round, self._last, self._done)
         wanted = self._wanted if round else 0
         deadline = time.monotonic() + self.settings.wait
         while True:
@@ -117,14 +117,16 @@ class FlowerEngine:
             labelled, unlabelled = (self.roster.present(ids, labels) for labels in (True, False))
             if len(labelled) >= wanted:
                 self._wanted = 1
-                return Presence(self._federation(), labelled, unlabelled)
+                federation = self._federation()
+                return Presence(federation if round else federation.at(self._last), labelled, unlabelled)
             if time.monotonic() > deadline:
                 raise FedfluxError(f"{len(labelled)} of {wanted} labelled nodes came within {self.settings.wait:.0f} s")
             time.sleep(LOOK)
 
     def _meet(self, strangers: Iterable[int], hello: Hello) -> None:
         replies, failed = self.exchange.ask(dict.fromkeys(strangers, Question(hello)))
-        self._tell(f"node {id} failed in hello: {reason}" for id, reason in failed.items())
+        failures = (f"node {id} failed in hello: {reason}" for id, reason in failed.items())
+        self._tell(line for line in failures if line not in self.events)
         self._tell(self.roster.admit({id: about(content) for id, content in replies.items()}))
 
     def train(
@@ -154,13 +156,10 @@ class FlowerEngine:
                 questions[client] = Question(request, {models[row].name: models[row] for row in rows}, spared)
 
         def read(client: int, content: Any) -> tuple[list[Parameters], Arrays]:
-            count, size = sum(map(sent_back, of[client])), cohort.federation.size(client, training.split)
-            known = checks.known_of(cohort, client)
-            told = (
-                checks.told_of(content, lambda told: preparation.fault(told, known)) if preparation is not None else {}
-            )
+            known, count = checks.known_of(cohort, client), sum(map(sent_back, of[client]))
             offered = {name: model.params for name, model in questions[client].models.items()}
-            return checks.models_of(content, count, size, offered), told
+            models = checks.models_of(content, count, known.examples[training.split], offered)
+            return models, {} if preparation is None else checks.arrays_of(content, preparation, known, TOLD)
 
         found, missing = self._ask("train", questions, read)
         for client in found:
@@ -193,13 +192,14 @@ class FlowerEngine:
         """Every client's answer to a query; answers that are wrong beside the others' are refused too."""
         if not isinstance(clients, Cohort | Held):
             return self._local.ask(query, clients, models)
-        cohort, features = (clients, None) if isinstance(clients, Cohort) else (clients.cohort, clients.split)
+        cohort = clients if isinstance(clients, Cohort) else clients.cohort
+        features = None if isinstance(clients, Cohort) or clients.labelled else clients.split
         sent, rows = Sent.of(query), [] if models is None else Model.all(models)
         names, needed = tuple(row.name for row in rows), {row.name: row for row in rows}
         questions = {k: Question(Ask(self._asked(cohort, k), names, sent, features), needed) for k in cohort}
 
         def read(client: int, content: Any) -> Arrays:
-            return checks.arrays_of(content, lambda arrays: query.fault(arrays, checks.known_of(cohort, client)))
+            return checks.arrays_of(content, query, checks.known_of(cohort, client))
 
         found, missing = self._ask(sent.name, questions, read)
         for client, fault in zip(list(found), query.faults(list(found.values())), strict=True):
@@ -225,14 +225,13 @@ class FlowerEngine:
                 told: dict[str, Any] = {}
                 if placed is not None:
                     told = {**placed.take([place]).as_records([client])[0], "distance": placed.distance[place]}
-                words = dumps(jsonable(told))
-                request = HandOut(self._asked(cohort, client), tuple(needed), mixture, words)
+                request = HandOut(self._asked(cohort, client), tuple(needed), mixture, dumps(jsonable(told)))
                 questions[client] = Question(request, needed)
         self._ask("hand_out", questions, lambda client, content: None)
 
     def _asked(self, cohort: Cohort, client: int) -> Asked:
         federation = cohort.federation
-        return Asked(self._run, self._name, client, cohort.round, federation.most, federation.part)
+        return Asked(self._run, self._name, client, cohort.round or self._last, federation.most, federation.part)
 
     def _ask(
         self, what: str, questions: Mapping[int, Question], read: Callable[[int, Any], T]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 from functools import partial
 from logging import INFO, getLogger
+from pathlib import Path
 from typing import Any
 
 from flwr.serverapp import ServerApp
@@ -28,7 +29,7 @@ def main(grid: Any, context: Any) -> None:
 def run(grid: Any, run_config: Mapping[str, Any]) -> dict[str, Any]:
     """One run over a Grid: its result, which lies in the folder `out` too."""
     config, deployment = read_settings(run_config)
-    name = digest({}, f"{config.out} {deployed_identity(config)}")
+    name = digest({}, f"{Path(config.out or '').resolve()} {deployed_identity(config)}")
     truth = partial(with_truth, run_config) if deployment.data == SIMULATED else None
     engine = FlowerEngine(grid, deployment, partial(decide_model, config), config.seed, name, truth)
     return run_deployed(with_robust_mean(config, deployment), engine, _tell)

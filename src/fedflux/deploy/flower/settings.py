@@ -55,6 +55,8 @@ def read_settings(run_config: Mapping[str, Any]) -> tuple[RunConfig, DeploymentS
         if name in given and given[name] != "" and not _stands_for_none(given[name], one.default)
     }
     config = replace(make_config(options), engine="flower", store="none")
+    if config.drift is not None and "test" in config.drift:
+        raise FedfluxError(f"drift = {config.drift}: nodes are tested on what they hold; leave test out")
     if deployment.data != SIMULATED and _uses_truth(config):
         raise FedfluxError(f"{config.algorithm} needs the true clusters, which only data = '{SIMULATED}' has")
     if deployment.aggregation != "mean" and config.algorithm not in ROBUST:

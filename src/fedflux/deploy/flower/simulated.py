@@ -26,7 +26,7 @@ def data(node_config: Mapping[str, Any], run_config: Mapping[str, Any]) -> NodeD
 
 
 def with_truth(run_config: Mapping[str, Any], declared: Federation) -> Federation:
-    """What nodes declared, with the true clusters of their clients; as dealt where patterns drift and sizes with them."""
+    """What nodes declared, with their clients' true clusters; as it was dealt where it drifts, since sizes may, too."""
     dealt = federation_of(run_config)
     if dealt.at(1) is not dealt:
         return dealt

@@ -22,13 +22,14 @@ SUFFIX = ".safetensors"
 
 
 class OnDisk(Memory):
-    """A folder, one file an entry."""
+    """A folder, one file an entry, in a folder for each kind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     def _path(self, name: str) -> Path:
-        return self.folder / (quote(name, safe="") + SUFFIX)
+        kind, _, entry = name.partition("/")
+        return self.folder / kind / (quote(entry, safe="@") + SUFFIX)
 
     def __getitem__(self, name: str) -> Arrays:
         path = self._path(name)
@@ -39,16 +40,17 @@ class OnDisk(Memory):
         return found
 
     def __setitem__(self, name: str, arrays: Arrays) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        with written_whole(self._path(name)) as handle:
+        path = self._path(name)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with written_whole(path) as handle:
             handle.write(save(dict(arrays)))
 
     def __delitem__(self, name: str) -> None:
         self._path(name).unlink()
 
     def __iter__(self) -> Any:
-        paths = sorted(self.folder.glob(f"*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
-        return (unquote(path.name.removesuffix(SUFFIX)) for path in paths)
+        paths = sorted(self.folder.glob(f"*/*{SUFFIX}"), key=lambda path: path.stat().st_mtime_ns)
+        return (f"{path.parent.name}/{unquote(path.name.removesuffix(SUFFIX))}" for path in paths)
 
     def __len__(self) -> int:
         return len(list(iter(self)))

@@ -169,7 +169,8 @@ class Roster:
         blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
         dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)
         stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(self._count)]
-        rows = tuple(ClientRows(*(np.arange(count) for count in counts)) for counts in stored)
+        numbers = np.arange(max(max(counts) for counts in stored))  # one array, however many say how much they hold
+        rows = tuple(ClientRows(*(numbers[:count] for count in counts)) for counts in stored)
         patterns = (Pattern(),) * len(rows)
         channels = kind.image_shape[0]
         return Federation(dataset, rows, patterns, seed, channels, duplicate=kind.copies, announced=announced)
