@@ -1,5 +1,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
+# one thread a process: tests run side by side, and more threads than cores only wait for each other
+ONE := OMP_NUM_THREADS=1
 
 .PHONY: demo test test-slow test-flower test-flower-slow lint format clean
 
@@ -8,19 +10,19 @@ demo: .venv/ready
 	$(BIN)/fedflux report runs/demo
 
 test: .venv/ready
-	$(BIN)/python -m pytest -n auto -m 'not slow'
+	$(ONE) $(BIN)/python -m pytest -n auto -m 'not slow'
 
 # real kills, a real browser, whole grids: minutes
 test-slow: .venv/ready
-	$(BIN)/python -m pytest -n auto -m slow
+	$(ONE) $(BIN)/python -m pytest -n auto -m slow
 
 # what needs Flower, on the in-process Grid
 test-flower: .venv-flower/ready
-	.venv-flower/bin/python -m pytest tests/deploy
+	$(ONE) .venv-flower/bin/python -m pytest tests/deploy
 
 # real processes, TLS, keys, kills and Ray: many minutes
 test-flower-slow: .venv-flower/ready
-	.venv-flower/bin/python -m pytest tests/slow/test_flower_loopback.py
+	$(ONE) .venv-flower/bin/python -m pytest tests/slow/test_flower_loopback.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .

@@ -60,6 +60,7 @@ def test_it_runs_by_entry_point_and_by_where_it_is(package: Path, tmp_path: Path
     assert plain["known_per_client"] != first["known_per_client"]
 
 
+@pytest.mark.slow
 def test_its_code_is_part_of_the_identity(package: Path, tmp_path: Path) -> None:
     fedflux(package, tmp_path, "run", *RUN, "--rounds", "1", "--algorithm", "half-step", "--out", "a")
     path = package / "my_package" / "half.py"
@@ -69,6 +70,7 @@ def test_its_code_is_part_of_the_identity(package: Path, tmp_path: Path) -> None
     assert one != two
 
 
+@pytest.mark.slow
 def test_it_is_compared_by_several_processes(package: Path, tmp_path: Path) -> None:
     grid = ["--algorithms", "fedavg,half-step", "--shifts", "px", "--levels", "3", "--seeds", "42", "--jobs", "2"]
     rest = ["--clients", "5", "--rounds", "2", "--device", "cpu", "--out", "grid", "--json"]
@@ -77,6 +79,7 @@ def test_it_is_compared_by_several_processes(package: Path, tmp_path: Path) -> N
     assert {cell["algorithm"] for cell in answer["cells"]} == {"fedavg", "half-step"}
 
 
+@pytest.mark.slow
 def test_it_is_killed_and_goes_on_to_the_same_numbers(package: Path, tmp_path: Path) -> None:
     run = ["run", *RUN, "--rounds", "40", "--algorithm", "half-step"]
     whole = fedflux(package, tmp_path, *run, "--out", "whole")
@@ -100,6 +103,7 @@ def test_it_is_killed_and_goes_on_to_the_same_numbers(package: Path, tmp_path: P
     assert again["known_per_client"] == whole["known_per_client"]
 
 
+@pytest.mark.slow
 def test_it_holds_what_every_method_must_hold(package: Path, tmp_path: Path) -> None:
     script = "from my_package.half import HalfStep\nfrom fedflux.algorithms.checks import check_algorithm\n"
     done = subprocess.run(

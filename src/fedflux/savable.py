@@ -55,6 +55,8 @@ def put_together(kind: type[T], tensors: Mapping[str, Tensor], outline: Any, dev
 
 def _build(kind: Any, tensors: Mapping[str, Tensor], outline: Any, path: str, device: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
+    if hasattr(origin, "__value__"):  # a type alias with arguments, as newer numpy's NDArray[…] is
+        origin = get_origin(origin.__value__) or origin.__value__
     if origin in (Union, UnionType):
         if outline is None and NoneType in arguments:
             return None

@@ -14,8 +14,8 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
 from safetensors.torch import load_file
-from tests.deploy.staging import play, played, simulated
 from tests.deploy.staging import make_grid as near_grid
+from tests.deploy.staging import play, played, simulated
 
 from fedflux.deploy.flower.loopback import Loopback
 from fedflux.files import read_lines, read_object
@@ -63,7 +63,9 @@ def saved_round(folder: Path) -> int:
     return max((int(path.stem[6:]) for path in (folder / "checkpoints").glob("round-*.json")), default=0)
 
 
-def finished(here: Loopback, out: Path, running: "subprocess.Popen[bytes]", name: str, seconds: float) -> dict[str, Any]:
+def finished(
+    here: Loopback, out: Path, running: "subprocess.Popen[bytes]", name: str, seconds: float
+) -> dict[str, Any]:
     wait_for("end of the run", lambda: running.poll() is not None, seconds)
     result = read_object(out / "result.json")
     assert result is not None, here.log(name).read_text(encoding="utf-8")
@@ -170,12 +172,11 @@ def test_the_documented_command_shows_every_round_as_it_ends(tmp_path: Path) -> 
     """Six nodes, two of them without labels, ten rounds, within four minutes on two cores."""
     command = [sys.executable, "-u", "-m", "fedflux.deploy.flower.loopback", "--app", str(APP)]
     command += ["--nodes", "6", "--unlabelled", "4,5", "--out", str(tmp_path)]
-    begin, seen = time.monotonic(), []
+    begin = time.monotonic()
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True) as running:
         assert running.stdout is not None
-        for line in running.stdout:
-            if "validation" in line and " of 10:" in line:
-                seen.append(time.monotonic() - begin)
+        rounds = (line for line in running.stdout if "validation" in line and " of 10:" in line)
+        seen = [time.monotonic() - begin for _ in rounds]
         assert running.wait() == 0
     took = time.monotonic() - begin
     assert len(seen) >= 10
