@@ -97,7 +97,7 @@ def test_six_nodes_survive_what_happens_to_machines(tmp_path: Path) -> None:
 
         here.start_superlink()
         resumed = here.submit(APP, {**config, "resume": True}, "resumed")
-        result = finished(here, out, resumed, "resumed", 400)
+        result = finished(here, out, resumed, "resumed")
         assert said(here, "resumed", "round 5 of 5: validation") >= 1
         held = {client: read_object(here.folder / "model" / str(client) / "model.json") for client in (0, *UNLABELLED)}
         models = {client: load_file(here.folder / "model" / str(client) / "model.safetensors") for client in held}
@@ -133,7 +133,7 @@ def test_a_deployment_gives_the_local_engines_clusters_and_accuracies(tmp_path: 
             here.make_node(f"node-{client}")
             here.start_node(f"node-{client}", {"partition-id": client})
         config = {**DIGITS, **FOUR, "min-nodes": 4, "expected-nodes": 4, "out": str(tmp_path / "run")}
-        result = finished(here, tmp_path / "run", here.submit(APP, config), "run", 400)
+        result = finished(here, tmp_path / "run", here.submit(APP, config), "run")
     assert result["assignment"] == local["assignment"] == near.assignment
     assert len(set(local["assignment"])) > 1
     assert abs(result["known"] - local["known"]) < 2
@@ -148,7 +148,7 @@ def test_ray_simulation_gives_the_local_engines_clusters_and_accuracies(tmp_path
     with Loopback(tmp_path / "here") as here:
         here.start_superlink(ray=True)
         config = {**DIGITS, **FOUR, "min-nodes": 4, "expected-nodes": 4, "out": str(tmp_path / "run")}
-        result = finished(here, tmp_path / "run", here.submit(APP, config, simulated=4), "run", 400)
+        result = finished(here, tmp_path / "run", here.submit(APP, config, simulated=4), "run")
     assert result["assignment"] == local["assignment"]
     assert abs(result["known"] - local["known"]) < 2
 
@@ -162,7 +162,7 @@ def test_a_deployed_run_goes_on_in_another_process(tmp_path: Path) -> None:
             here.make_node(f"node-{client}")
             here.start_node(f"node-{client}", {"partition-id": client})
         told = {key.replace("_", "-"): value for key, value in config.items()}
-        finished(here, tmp_path / "run", here.submit(APP, {**DIGITS, **told, "out": str(tmp_path / "run")}), "run", 400)
+        finished(here, tmp_path / "run", here.submit(APP, {**DIGITS, **told, "out": str(tmp_path / "run")}), "run")
     found = play(near_grid(range(4), config), out=tmp_path / "run", resume=True, **{**config, **DIGITS})
     assert found.result["rounds"] == 2
     assert set(found.known) == {0, 1, 2, 3}

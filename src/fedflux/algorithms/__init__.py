@@ -29,3 +29,9 @@ __all__ = [
     "find_algorithm",
     "make_algorithm",
 ]
+
+for name in (  # as people read them: the two extremes, FLUX and its kin, then the others by what they cluster by
+    *("local", "fedavg", "oracle", "flux", "flux-prior", "flux-dynamic", "flux-soft"),
+    *("ifca", "fesem", "cfl", "haccs", "feddrift", "fedem", "fedrc", "apfl", "pfedme", "atp"),
+):
+    ALGORITHMS[name] = ALGORITHMS.pop(name)

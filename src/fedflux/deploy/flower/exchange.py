@@ -18,7 +18,7 @@ from fedflux.engine.predictor import Predictor
 from fedflux.engine.stack import Parameters, Stack
 from fedflux.operations import name_of
 
-POLL = 0.1
+POLL = 0.2
 """Seconds between looks for answers; longer where answers take long."""
 
 
