@@ -63,10 +63,8 @@ def saved_round(folder: Path) -> int:
     return max((int(path.stem[6:]) for path in (folder / "checkpoints").glob("round-*.json")), default=0)
 
 
-def finished(
-    here: Loopback, out: Path, running: "subprocess.Popen[bytes]", name: str, seconds: float
-) -> dict[str, Any]:
-    wait_for("end of the run", lambda: running.poll() is not None, seconds)
+def finished(here: Loopback, out: Path, running: "subprocess.Popen[bytes]", name: str) -> dict[str, Any]:
+    wait_for("end of the run", lambda: running.poll() is not None, 400)
     result = read_object(out / "result.json")
     assert result is not None, here.log(name).read_text(encoding="utf-8")
     return result
