@@ -45,7 +45,7 @@ format: .venv/ready
 .venv-flower/ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt torch
-	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower]' 'flwr[simulation]' pytest
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower,privacy]' 'flwr[simulation]' pytest
 	touch $@
 
 clean:

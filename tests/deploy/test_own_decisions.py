@@ -1,19 +1,23 @@
 """What a node allows, keeps and spends is decided by its own configuration, and outlives its processes."""
 
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
 import pytest
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
+from flwr.app import RecordDict
 from tests.deploy.staging import Played, make_grid, node_id, play, played, round_of, same_models, watched
 
 from fedflux import operations
 from fedflux.data.sources import load
-from fedflux.deploy.node.memory import OnDisk, put_slot, slot_rounds
+from fedflux.deploy.flower.records import InContext
+from fedflux.deploy.node.memory import MODELS, OnDisk, put_slot, slot_rounds, trim_models
 
 ODD = 3
 SMALL: dict[str, Any] = {"clients": 4, "rounds": 2, "cluster_round": 1, "min_nodes": 4}
@@ -96,8 +100,6 @@ def test_the_nodes_own_data_function_wins() -> None:
 
 def mirrored(node_config: Any, run_config: Any) -> Any:
     """A few digits in three channels, as the others have them."""
-    import numpy as np
-
     from fedflux.deploy.node import NodeData
 
     source = load("digits", None)
@@ -159,8 +161,6 @@ def test_what_a_client_keeps_outlives_a_restart_of_its_node(tmp_path: Path, algo
 
 
 def test_the_last_two_rounds_of_a_slot_are_kept(tmp_path: Path) -> None:
-    import numpy as np
-
     memory = OnDisk(tmp_path)
     for round in (1, 2, 3):
         put_slot(memory, "run", "mine", round, {"w": np.array([round])})
@@ -208,3 +208,21 @@ def test_two_runs_of_one_node_do_not_mix(tmp_path: Path) -> None:
 
     assert again().known == again().known == plain.known
     assert same_models(again(), plain)
+
+
+@pytest.mark.parametrize("on_disk", [True, False])
+def test_a_node_forgets_the_models_that_it_used_longest_ago(tmp_path: Path, on_disk: bool) -> None:
+    memory = OnDisk(tmp_path / "node") if on_disk else InContext(RecordDict())
+    memory["slot/mine@run@1"] = {"w": np.zeros(1)}
+    for k in range(MODELS + 3):
+        memory[f"model/{k}"] = {"w": np.array([k])}
+        time.sleep(0.01)
+    assert memory["model/1"]["w"] == 1  # used again
+    trim_models(memory, 2, 100)
+    held = {name for name in memory if name.startswith("model/")}
+    assert len(held) == MODELS
+    assert "model/1" in held
+    assert held.isdisjoint({"model/0", "model/2", "model/3"})
+    trim_models(memory, 2, 2**30)
+    assert [name for name in memory if name.startswith("model/")] == [f"model/{MODELS + 2}", "model/1"]
+    assert "slot/mine@run@1" in memory

@@ -14,14 +14,12 @@ import pytest
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
-from flwr.app import RecordDict
 from tests.deploy.staging import make_grid, play
 
 from fedflux.data import Cohort
 from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
 from fedflux.deploy.flower.records import (
-    InContext,
     from_records,
     pack,
     pack_model,
@@ -35,7 +33,6 @@ from fedflux.deploy.flower.settings import SIMULATED, read_settings
 from fedflux.deploy.node import NodeData
 from fedflux.deploy.node.arrays import digest
 from fedflux.deploy.node.data import load_node_data
-from fedflux.deploy.node.memory import MODELS, OnDisk, trim_models
 from fedflux.deploy.node.requests import Asked, Hello, Mixture, Sent, Train
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.queries import AskDescriptor
@@ -163,24 +160,6 @@ def test_a_digest_sees_names_shapes_types_and_content() -> None:
 
 def test_only_records_are_weighed() -> None:
     assert record_bytes("nothing") == 0
-
-
-@pytest.mark.parametrize("on_disk", [True, False])
-def test_a_node_forgets_the_models_that_it_used_longest_ago(tmp_path: Path, on_disk: bool) -> None:
-    memory = OnDisk(tmp_path / "node") if on_disk else InContext(RecordDict())
-    memory["slot/mine@run@1"] = {"w": np.zeros(1)}
-    for k in range(MODELS + 3):
-        memory[f"model/{k}"] = {"w": np.array([k])}
-        time.sleep(0.01)
-    assert memory["model/1"]["w"] == 1  # used again
-    trim_models(memory, 2, 100)
-    held = {name for name in memory if name.startswith("model/")}
-    assert len(held) == MODELS
-    assert "model/1" in held
-    assert held.isdisjoint({"model/0", "model/2", "model/3"})
-    trim_models(memory, 2, 2**30)
-    assert [name for name in memory if name.startswith("model/")] == [f"model/{MODELS + 2}", "model/1"]
-    assert "slot/mine@run@1" in memory
 
 
 def test_a_tls_client_trusts_the_server_by_the_authority_alone(tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ import torch
 
 from fedflux import __version__
 from fedflux.algorithms import find_algorithm, make_algorithm
+from fedflux.algorithms.base import Averaging
 from fedflux.data import Federation, partition
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
@@ -94,8 +95,10 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
     return result
 
 
-def run_deployed(config: RunConfig, engine: Engine, on_round: Listener | None = None) -> dict[str, Any]:
-    """The same session over clients that are reached elsewhere.
+def run_deployed(
+    config: RunConfig, engine: Engine, on_round: Listener | None = None, average: Averaging | None = None
+) -> dict[str, Any]:
+    """The same session over clients that are reached elsewhere; `average` takes the place of the weighted mean.
 
     Such a run has an identity of its own and is never answered from a store: nobody here knows what nodes hold.
     """
@@ -105,14 +108,15 @@ def run_deployed(config: RunConfig, engine: Engine, on_round: Listener | None = 
         raise FedfluxError("a deployed run needs a folder on the server: out = FOLDER")
     requested = _requested(config, deployed_identity(config), None)
     begun = _begun(Path(config.out), requested) if config.resume else None
-    algorithm = make_algorithm(config.algorithm, config.settings())
+    algorithm = make_algorithm(config.algorithm, replace(config.settings(), average=average))
     with one_thread(), held(Path(config.out)) as folder:
         if begun is not None:
             recall(folder, requested["identity"], algorithm, engine)
         there = engine.present(1)
         if there is None:
             raise ValueError("run_deployed is for clients that come and go; use run_config")
-        algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(there.federation)))
+        settings = replace(config.settings(_true_clusters(there.federation)), average=average)
+        algorithm = make_algorithm(config.algorithm, settings)
         view = there.federation if algorithm.uses_truth else there.federation.blind()
         state = algorithm.init(view, engine)
         begun = begun or _begin(folder, requested, engine)

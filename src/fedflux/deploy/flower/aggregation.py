@@ -1,7 +1,6 @@
 """One model from the updates of a cluster by one of Flower's robust rules, in place of the core's weighted mean."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
 from typing import Any
 
 import numpy as np
@@ -9,12 +8,11 @@ from flwr.app import Message, MetricRecord, RecordDict
 from flwr.serverapp.strategy import FedTrimmedAvg, Krum
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import Settings
+from fedflux.algorithms.base import Averaging
 from fedflux.deploy.flower.records import pack, unpack
 from fedflux.deploy.flower.settings import DeploymentSettings
 from fedflux.deploy.node.arrays import model_arrays, parameters
 from fedflux.engine.stack import Parameters, Stack
-from fedflux.runs.config import RunConfig
 
 RULES: dict[str, Callable[[DeploymentSettings], Any]] = {
     "krum": lambda settings: Krum(num_malicious_nodes=settings.malicious_nodes),
@@ -22,15 +20,11 @@ RULES: dict[str, Callable[[DeploymentSettings], Any]] = {
 }
 
 
-def with_robust_mean(config: RunConfig, deployment: DeploymentSettings) -> RunConfig:
-    """A run whose method is told the rule that a deployment asks for."""
+def robust_mean(deployment: DeploymentSettings) -> Averaging | None:
+    """The rule that a deployment asks for, None for the weighted mean."""
     if deployment.aggregation == "mean":
-        return config
+        return None
     rule = RULES[deployment.aggregation](deployment)
-
-    class RobustConfig(RunConfig):
-        def settings(self, true_clusters: int | None = None) -> Settings:
-            return replace(super().settings(true_clusters), average=average)
 
     def average(models: Stack, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
         for one in np.unique(cluster[sizes > 0]).tolist():  # a cluster nobody trained keeps its model
@@ -40,7 +34,7 @@ def with_robust_mean(config: RunConfig, deployment: DeploymentSettings) -> RunCo
             models = models.put([one], Stack.join([like]))
         return models
 
-    return RobustConfig(**{field.name: getattr(config, field.name) for field in fields(config)})
+    return average
 
 
 def _aggregated(rule: Any, members: Sequence[Parameters], sizes: Sequence[float]) -> Parameters:

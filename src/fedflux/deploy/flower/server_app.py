@@ -8,7 +8,7 @@ from typing import Any
 
 from flwr.serverapp import ServerApp
 
-from fedflux.deploy.flower.aggregation import with_robust_mean
+from fedflux.deploy.flower.aggregation import robust_mean
 from fedflux.deploy.flower.engine import FlowerEngine
 from fedflux.deploy.flower.settings import SIMULATED, read_settings
 from fedflux.deploy.flower.simulated import with_truth
@@ -32,7 +32,7 @@ def run(grid: Any, run_config: Mapping[str, Any]) -> dict[str, Any]:
     name = digest({}, f"{Path(config.out or '').resolve()} {deployed_identity(config)}")
     truth = partial(with_truth, run_config) if deployment.data == SIMULATED else None
     engine = FlowerEngine(grid, deployment, partial(decide_model, config), config.seed, name, truth)
-    return run_deployed(with_robust_mean(config, deployment), engine, _tell)
+    return run_deployed(config, engine, _tell, robust_mean(deployment))
 
 
 def _tell(progress: Progress) -> None:
