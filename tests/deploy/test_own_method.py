@@ -1,4 +1,4 @@
-"""A method of somebody's own, the one of docs/own-method.md, over nodes: named by an entry point, equal to simulated."""
+"""A method of somebody's own, the one of docs/own-method.md, over nodes: found by its entry point."""
 
 import re
 import sys
