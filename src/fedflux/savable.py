@@ -82,6 +82,8 @@ def _build(kind: Any, tensors: Mapping[str, Tensor], outline: Any, path: str, de
         return origin(built)
     if kind is float:
         return float(outline)
+    if origin is Literal and outline not in arguments:
+        raise ValueError(f"{path}: {outline!r} is none of {arguments}")
     if origin is Literal or kind in (bool, int, str):
         return outline
     raise TypeError(f"{path}: a field of type {kind} cannot be restored")

@@ -39,3 +39,15 @@ def test_a_mixture_is_refused() -> None:
     mixed = Predictor.shared(engine.initial(2), np.ones(2), 6)
     with pytest.raises(ValueError, match="not a mixture"):
         finetune(mixed, federation.cohort(range(6)), engine, TRAINING, 1, Key(1, 10))
+
+
+def test_only_the_tuned_models_stay_with_clients() -> None:
+    federation = small_federation()
+    engine = make_engine("loop", "mlp", federation, seed=3, device="cpu")
+    everyone = federation.cohort(range(len(federation)))
+    own = Predictor.shared(engine.initial(), np.ones(1), len(everyone))
+    tuned, kept = finetune(own, everyone, engine, Training(1, 8, 0.05, 0.9), 2, Key(3, 4))
+    assert kept.any()
+    assert set(engine.kept().clients) == {"tuned"}
+    assert engine.kept().clients["tuned"].tolist() == np.flatnonzero(kept).tolist()
+    assert tuned.slots == ("tuned",)

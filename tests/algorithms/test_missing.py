@@ -13,8 +13,9 @@ from fedflux.algorithms.baselines.cfl import Cfl
 from fedflux.algorithms.baselines.fesem import Fesem
 from fedflux.algorithms.check_engines import WrappedEngine
 from fedflux.algorithms.check_stage import SETTINGS, same, stage
+from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Cohort, Federation
-from fedflux.engine import SimulatedEngine
+from fedflux.engine import SimulatedEngine, Stack
 
 SILENT = (1, 4)
 METHODS: dict[str, Callable[[Settings], Algorithm[Any]]] = {
@@ -90,3 +91,36 @@ def test_silent_clients_are_as_if_they_were_away(name: str, first: int) -> None:
     known = algorithm.known(state, everyone, engine)
     if known is not None:
         assert np.isfinite(engine.evaluate([known], everyone, "test").values).all()
+
+
+def test_unseen_clients_that_say_nothing_leave_the_others_where_they_are() -> None:
+    algorithm, view, engine = stage(ALGORITHMS["flux"].make, SETTINGS)
+    state = algorithm.init(view, engine)
+    for round in range(1, 4):
+        state, _ = algorithm.round(state, view.cohort(range(6), round), engine)
+    features = view.cohort(range(6)).features("test")
+    whole, some = (algorithm.unseen(state, features, one) for one in (engine, Silence(engine)))
+    assert whole is not None
+    assert some is not None
+    assert whole.placement is not None
+    assert some.placement is not None
+    others = [k for k in range(6) if k not in SILENT]
+    np.testing.assert_array_equal(some.weights[others], whole.weights[others])
+    np.testing.assert_array_equal(some.placement.cluster[others], whole.placement.cluster[others])
+    assert np.flatnonzero(np.isnan(some.placement.confidence)).tolist() == list(SILENT)
+    np.testing.assert_allclose(some.weights.sum(axis=1), 1)
+
+
+def test_a_robust_rule_makes_the_general_model_too() -> None:
+    asked: list[int] = []
+
+    def rule(models: Stack, trained: Stack, cluster: Any, sizes: Any) -> Stack:
+        asked.append(len(models))
+        return aggregate(models, trained, cluster, sizes)
+
+    settings = replace(SETTINGS, general_model=True, average=rule)
+    algorithm, view, engine = stage(ALGORITHMS["flux"].make, settings)
+    state = algorithm.init(view, engine)
+    for round in range(1, 4):
+        state, _ = algorithm.round(state, view.cohort(range(6), round), engine)
+    assert asked == [1, 1, len(state.models), 1]

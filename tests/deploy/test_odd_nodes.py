@@ -22,6 +22,8 @@ from tests.deploy.test_bad_nodes import (
     without,
 )
 
+from fedflux.deploy.node.roster import Roster
+
 
 def test_a_late_node_with_a_bad_descriptor_never_trains() -> None:
     config = {**settings("flux"), "min_nodes": 5}
@@ -119,6 +121,7 @@ def test_a_second_node_cannot_be_the_same_client() -> None:
     "change",
     [
         {"image-shape": [3, 9, 9]},
+        {"image-shape": [1, 2**13, 2**12]},
         {"classes": 7},
         {"stored": [0, 1, 1]},
         {"stored": [10**9, 1, 1]},
@@ -138,6 +141,26 @@ def test_a_node_that_introduces_itself_badly_is_turned_away(change: dict[str, An
     assert any(event.startswith(f"refused node {node_id(BAD)}") for event in found.events)
     assert str(node_id(BAD)) in found.result["turned_away"]
     assert same_models(found, without("fedavg"))
+
+
+def hello(client: int, side: int) -> dict[str, Any]:
+    counts = {"client": client, "stored": [5, 1, 1], "copies": 1, "classes": 4}
+    return {**counts, "image-shape": [1, side, side], "pixels": [0.5, 0.5], "labels": True, "keeps": False}
+
+
+def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:
+    """Whoever comes first decides nothing, not even who its client is; once a round has begun it is settled."""
+    roster = Roster(100)
+    assert roster.admit({5: hello(0, 9)}) == []
+    assert [line[:15] for line in roster.admit({6: hello(0, 4)})] == ["refused node 6:"]
+    lines = roster.admit({7: hello(1, 4)})
+    assert lines[0] == "let node 6 in after all"
+    assert [line[:15] for line in lines[1:]] == ["refused node 5:"]
+    assert {client: node.id for client, node in roster.nodes.items()} == {0: 6, 1: 7}
+    assert roster.federation(0, 0).image_shape == (1, 4, 4)
+    roster.admit({8: hello(2, 9), 9: hello(3, 9)})
+    assert set(roster.nodes) == {0, 1}
+    assert "at most 16,777,216" in Roster(100).admit({5: hello(0, 5000)})[0]
 
 
 @pytest.mark.parametrize("algorithm", ["flux", "fedavg"])

@@ -108,6 +108,13 @@ def test_an_array_of_one_value_travels_as_that_value() -> None:
     assert digest(unpack_model(record)) == digest(arrays)  # minus zero is another value than zero
 
 
+@pytest.mark.parametrize("shapes", [["65536x65536"], ["40000x40000", "30000x30000"]])
+def test_one_value_does_not_stand_for_more_than_fits(shapes: list[str]) -> None:
+    record = pack({f"w{k}@{shape}": np.zeros(1, dtype=np.float32) for k, shape in enumerate(shapes)})
+    with pytest.raises(FedfluxError, match="at most 2,147,483,648"):
+        unpack_model(record)
+
+
 def test_a_request_survives_the_wire() -> None:
     """A method's own operation inside of it, too."""
     bounds = Bounds(np.zeros(3, np.float32), np.ones(3, np.float32))

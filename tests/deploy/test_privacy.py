@@ -1,11 +1,15 @@
 """A private run: noise is made at the node, which counts what it spends and charges a release once."""
 
+from dataclasses import replace
+from itertools import count
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from filelock import FileLock, Timeout
 
 pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'")
 pytest.importorskip("opendp", reason="needs OpenDP: pip install 'fedflux[privacy]'")
@@ -13,6 +17,12 @@ pytest.importorskip("opendp", reason="needs OpenDP: pip install 'fedflux[privacy
 from tests.deploy.staging import Played, make_grid, node_id, play
 
 from fedflux.deploy.flower.records import unpack
+from fedflux.deploy.node.answering import LocalNode
+from fedflux.deploy.node.memory import OnDisk
+from fedflux.deploy.node.requests import Ask, Asked, Sent, Train
+from fedflux.descriptors.privacy.accounting import Privacy
+from fedflux.engine import Job, Key, Training
+from fedflux.errors import FedfluxError
 from fedflux.files import read_object
 
 EPSILON = 200.0
@@ -139,8 +149,6 @@ def test_a_damaged_ledger_is_no_empty_ledger(tmp_path: Path) -> None:
 
 def test_a_promise_is_for_so_many_releases_and_no_more(tmp_path: Path) -> None:
     from fedflux.deploy.node.ledger import Ledger
-    from fedflux.descriptors.privacy.accounting import Privacy
-    from fedflux.errors import FedfluxError
 
     ledger, privacy = Ledger(tmp_path, 5.0), Privacy("gaussian", 2.0, 1e-5, releases=2)
     for key in ("a", "b", "b"):
@@ -157,3 +165,71 @@ def test_a_promise_is_for_so_many_releases_and_no_more(tmp_path: Path) -> None:
 
 def test_private_runs_need_no_folder() -> None:
     assert play(grid_of(), **PRIVATE).result["refused"] == {}
+
+
+GAUSSIAN = Privacy("gaussian", 2.0, 1e-5)
+ASKED = Asked("run", "mlp", 0, 1)
+
+
+class Counting(LocalNode):
+    """Its n-th release is n; the query is a promise, and nothing else."""
+
+    def _open(self, sent: Any) -> Any:
+        return SimpleNamespace(privacy=self.config["promise"], passes=lambda: [SimpleNamespace(split="train")])
+
+    def _asked(self, request: Ask, query: Any) -> Any:
+        with pytest.raises(Timeout):
+            FileLock(Path(str(self.config["state-dir"])) / "ledger.lock").acquire(timeout=0)
+        return {"n": np.array([next(self.config["numbers"])])}
+
+
+def counting(folder: Path, promise: Privacy = GAUSSIAN, config: Any = None, drifts: bool = False) -> Any:
+    """Ask a node, which answers with the number of the release."""
+    federation: Any = SimpleNamespace(at=lambda _: object() if drifts else federation)
+    own = {"promise": promise, "numbers": count(), "state-dir": str(folder), **(config or {})}
+    node = Counting(own, SimpleNamespace(federation=federation), OnDisk(folder), "flux")  # type: ignore[arg-type]
+
+    def ask(asked: Asked) -> int:
+        return int(node.answer(Ask(asked, (), Sent("descriptor", 1, {}, "{}")), {}).arrays["n"][0])
+
+    return ask
+
+
+def test_a_node_with_a_budget_trusts_no_noise_that_the_server_scales(tmp_path: Path) -> None:
+    paper = Privacy("paper", 2.0, 1e-5)
+    with pytest.raises(FedfluxError, match="its noise is gaussian, not 'paper'"):
+        counting(tmp_path, paper, {"max-epsilon": 100.0})(ASKED)
+    assert counting(tmp_path, paper)(ASKED) == 0
+
+
+def test_a_node_with_a_budget_refuses_a_larger_delta(tmp_path: Path) -> None:
+    loose = replace(GAUSSIAN, delta=0.5)
+    with pytest.raises(FedfluxError, match=r"δ would be 0\.5, and this node's max-delta is 1e-05"):
+        counting(tmp_path, loose, {"max-epsilon": 100.0})(ASKED)
+    with pytest.raises(FedfluxError, match=r"δ would be 0\.5, and this node's max-delta is 0\.1"):
+        counting(tmp_path, loose, {"max-delta": 0.1})(ASKED)
+    assert counting(tmp_path, loose, {"max-epsilon": 100.0, "max-delta": 0.5})(ASKED) == 0
+
+
+def test_a_node_with_a_budget_prepares_no_training(tmp_path: Path) -> None:
+    node = LocalNode({"max-epsilon": 100.0}, None, OnDisk(tmp_path), "flux")  # type: ignore[arg-type]
+    preparation = Sent("sums", 1, {}, "{}")
+    request = Train(ASKED, (), (Job(0, (0,)),), Training(1, 8, 0.1, 0.0), Key(1, 1), preparation=preparation)
+    with pytest.raises(FedfluxError, match="it does not prepare 'sums', which tells exact sums"):
+        node.answer(request, {})
+
+
+def test_the_same_question_gets_the_same_release_in_any_round(tmp_path: Path) -> None:
+    ask = counting(tmp_path / "lost")
+    assert ask(ASKED) == ask(replace(ASKED, round=2)) == 0
+    drifting = counting(tmp_path / "drifting", drifts=True)
+    assert drifting(ASKED) == drifting(ASKED) == 0
+    with pytest.raises(FedfluxError, match="was released 1 times"):
+        drifting(replace(ASKED, round=2))
+    often = counting(tmp_path / "often", replace(GAUSSIAN, releases=2))
+    assert [often(ASKED), often(ASKED), often(replace(ASKED, round=2))] == [0, 0, 1]
+
+
+def test_a_release_is_of_one_part_of_the_data(tmp_path: Path) -> None:
+    ask = counting(tmp_path, replace(GAUSSIAN, releases=3))
+    assert [ask(ASKED), ask(replace(ASKED, part=(0, 1, 2))), ask(replace(ASKED, most=5))] == [0, 1, 2]

@@ -42,3 +42,9 @@ def test_bounds_are_compared_with_the_other_nodes() -> None:
 )
 def test_bad_bounds_are_named(arrays: dict[str, Any], words: str) -> None:
     assert words in (bounds_fault(arrays, 2) or "")
+
+
+def test_bounds_that_single_precision_cannot_hold_are_refused() -> None:
+    huge = {"low": np.array([-1e300, 0.0]), "high": np.array([1e300, 1.0])}
+    assert bounds_fault(huge, 2) == "its bounds holds NaN or infinite numbers in low"
+    assert bounds_fault({name: array.clip(-1, 1) for name, array in huge.items()}, 2) is None

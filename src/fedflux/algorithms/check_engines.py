@@ -73,9 +73,13 @@ class WrappedEngine:
         """Handed on."""
         return self.inner.public(models, images, statistic)
 
-    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> None:
+    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> Sequence[int]:
         """Handed on."""
-        self.inner.copy_slot(clients, source, target)
+        return self.inner.copy_slot(clients, source, target)
+
+    def drop_slot(self, clients: Sequence[int], name: str) -> None:
+        """Handed on."""
+        self.inner.drop_slot(clients, name)
 
     def hand_out(self, predictor: Predictor, cohort: Cohort) -> None:
         """Handed on."""

@@ -8,12 +8,17 @@ from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 from fedflux.algorithms.base import Algorithm, Settings
-from fedflux.errors import unknown
+from fedflux.errors import FedfluxError, unknown
 from fedflux.plugins import find, offered, source_digest
 
 C = TypeVar("C", bound=type)
 GROUP = "fedflux.algorithms"
 
+NEEDED = (
+    *("make", "revision", "states", "reads", "own_rule", "uses_truth", "init", "round", "complete"),
+    *("known", "unseen", "assignment", "described", "models", "summary"),
+)
+"""What a method must have (`Algorithm` says what each is for)."""
 ALGORITHMS: dict[str, type[Algorithm[Any]]] = {}
 """The methods that come with fedflux."""
 PAPER_BASELINES: dict[str, Callable[[Settings], Algorithm[Any]]] = {}
@@ -35,9 +40,9 @@ def find_algorithm(name: str) -> type[Algorithm[Any]]:
     found = ALGORITHMS.get(name) or find(GROUP, name, "algorithm")
     if found is None:
         raise unknown("algorithm", name, ALGORITHMS)
-    for attribute in ("make", "revision", "states", "reads", "init", "round", "known", "unseen", "assignment"):
-        if not hasattr(found, attribute):
-            raise unknown(f"algorithm '{name}' has no {attribute}: one of", name, ALGORITHMS)
+    missing = [attribute for attribute in NEEDED if not hasattr(found, attribute)]
+    if missing:
+        raise FedfluxError(f"algorithm '{name}' has no {', '.join(missing)}: see docs/own-method.md")
     kind: type[Algorithm[Any]] = found
     return kind
 

@@ -70,7 +70,9 @@ def bounds_fault(arrays: Arrays, width: int) -> str | None:
         return "its bounds lack low or high"
     if any(array.shape != (width,) for array in arrays.values()):
         return f"its bounds have a wrong shape: {arrays['low'].shape}, not ({width},)"
-    fault = finite_fault(arrays, "its bounds")
+    with np.errstate(over="ignore"):
+        single = {name: array.astype(np.float32) for name, array in arrays.items()}
+    fault = finite_fault(single, "its bounds")
     if fault is None and (arrays["low"].astype(np.float64) > arrays["high"].astype(np.float64)).any():
         return "its bounds are upside down: low above high"
     return fault

@@ -219,8 +219,11 @@ class Engine(Protocol):
     def public(self, models: Stack, images: Tensor, statistic: Statistic[T]) -> T:
         """A statistic of images that nobody owns, computed by the server itself."""
 
-    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> None:
-        """These clients keep the model of one slot in another, too."""
+    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> Sequence[int]:
+        """These clients keep the model of one slot in another, too; returns those that did."""
+
+    def drop_slot(self, clients: Sequence[int], name: str) -> None:
+        """These clients need the model of a slot no more."""
 
     def hand_out(self, predictor: Predictor, cohort: Cohort) -> None:
         """The run is over: clients may keep what they answer with. Simulated ones have no use for it."""

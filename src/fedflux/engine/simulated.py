@@ -203,9 +203,14 @@ class SimulatedEngine:
         """A statistic of images that nobody owns."""
         return self.backend.reduce(models, [Features(images)], statistic)[0]
 
-    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> None:
+    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> Sequence[int]:
         """These clients keep the model of one slot in another, too."""
         self._slots.copy(clients, source, target)
+        return clients
+
+    def drop_slot(self, clients: Sequence[int], name: str) -> None:
+        """Forget the models of a slot."""
+        self._slots.drop(clients, name)
 
     def hand_out(self, predictor: Predictor, cohort: Cohort) -> None:
         """Simulated clients have no use for a model."""

@@ -29,12 +29,17 @@ class Slots:
 
     def put(self, name: str, client: int, model: Parameters) -> None:
         """Keep a copy of a model for a client."""
-        self._models.setdefault(name, {})[client] = {key: tensor.clone() for key, tensor in model.items()}
+        self._models.setdefault(name, {})[client] = _own(model)
 
     def copy(self, clients: Sequence[int], source: str, target: str) -> None:
         """These clients keep what is in one slot in another, too."""
         held = self._models[source]
         self._models.setdefault(target, {}).update({client: held[client] for client in clients})
+
+    def drop(self, clients: Sequence[int], name: str) -> None:
+        """Forget what these clients keep under a name."""
+        for client in clients:
+            self._models.get(name, {}).pop(client, None)
 
     def kept(self) -> Kept:
         """Everything, to be saved."""
@@ -45,6 +50,10 @@ class Slots:
     def restore(self, kept: Kept) -> None:
         """What was saved, and nothing else."""
         self._models = {
-            name: {client: kept.models[name].row(row) for row, client in enumerate(ids.tolist())}
+            name: {client: _own(kept.models[name].row(row)) for row, client in enumerate(ids.tolist())}
             for name, ids in kept.clients.items()
         }
+
+
+def _own(model: Parameters) -> Parameters:
+    return {name: tensor.clone() for name, tensor in model.items()}

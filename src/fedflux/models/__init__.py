@@ -8,9 +8,9 @@ from torch import nn
 from fedflux.errors import FedfluxError, unknown
 from fedflux.models.lenet5 import LeNet5
 from fedflux.models.mlp import MLP
-from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model, in_words
+from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model
 from fedflux.models.resnet9 import ResNet9
-from fedflux.plugins import current_folder_importable, find
+from fedflux.plugins import current_folder_importable, find, in_words
 from fedflux.streams import stream_seed
 
 MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": MLP}

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from fedflux.errors import FedfluxError
+from fedflux.plugins import in_words
 
 
 @runtime_checkable
@@ -112,8 +113,3 @@ def check_model(module: nn.Module, image_shape: tuple[int, int, int], classes: i
         raise FedfluxError(f"{name} gives outputs of shape {tuple(logits.shape)}, not (2, {classes})")
     if latents.ndim != 2 or len(latents) != 2:
         raise FedfluxError(f"{name}.encode gives shape {tuple(latents.shape)}, not (2, features)")
-
-
-def in_words(error: Exception) -> str:
-    """An exception of someone else's code in one line."""
-    return f"{type(error).__name__}: {error}".partition("\n")[0]

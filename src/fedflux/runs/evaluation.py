@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms import Algorithm, RoundMetrics
-from fedflux.algorithms.shared.finetune import finetune
+from fedflux.algorithms.shared.finetune import TUNED, finetune
 from fedflux.clustering.why import explain
 from fedflux.data import Cohort, Federation
 from fedflux.data.shifts.patterns import shift_parts
@@ -17,7 +17,7 @@ from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
 from fedflux.runs.scores import client_scores, cluster_scores
 
-TUNED = 64
+TUNED_AT_ONCE = 64
 """Clients that are fine-tuned side by side."""
 LISTED = 1000
 """Clients whose test-time distances to all clusters are listed in the result."""
@@ -64,6 +64,8 @@ def evaluate(
                 work.count(part, training=config.finetune)
             known[ids] = engine.evaluate([own], part, "test").values[0]
             engine.hand_out(own, part)
+            if count > LISTED:  # so many personal models are not kept
+                engine.drop_slot(part.ids, TUNED)
         met = part.federation if unseen is None else unseen
         holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
         if "pygx" not in shift_parts(config.shift) and len(holders):
@@ -94,7 +96,7 @@ def _with_placement(scores: dict[str, Any], placed: Sequence[tuple[Cohort, Place
 def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
     """The clients in parts; few at a time where each is given a model of its own."""
     for part in everyone.parts("test") if config.until is None else ():
-        step = TUNED if config.finetune else len(part)
+        step = TUNED_AT_ONCE if config.finetune else len(part)
         for begin in range(0, len(part), step):
             yield replace(part, ids=part.ids[begin : begin + step])
 

@@ -110,9 +110,8 @@ def run_deployed(
     begun = _begun(Path(config.out), requested) if config.resume else None
     algorithm = make_algorithm(config.algorithm, replace(config.settings(), average=average))
     with one_thread(), held(Path(config.out)) as folder:
-        if begun is not None:
-            recall(folder, requested["identity"], algorithm, engine)
-        there = engine.present(1)
+        done = 0 if begun is None else recall(folder, requested["identity"], algorithm, engine)
+        there = engine.present(done + 1)
         if there is None:
             raise ValueError("run_deployed is for clients that come and go; use run_config")
         settings = replace(config.settings(_true_clusters(there.federation)), average=average)

@@ -235,7 +235,7 @@ class Session:
         if simulated and keeps_samples(self.config):
             write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
         for name, models in self.algorithm.models(state).items():
-            self._save_models(MODEL_FILES[name], models)
+            self._save_models(MODEL_FILES.get(name, f"{name}.safetensors"), models)
         kept = self.engine.kept()
         for slot, models in kept.models.items():
             self._save_models(PERSONAL_FILE.format(slot=slot), models, kept.clients[slot].tolist())
@@ -259,12 +259,14 @@ class Session:
         )
 
 
-def recall(folder: Path, identity: str, algorithm: Algorithm[Any], engine: Engine) -> None:
-    """Let an engine find the clients of a run that goes on, before it looks for them."""
+def recall(folder: Path, identity: str, algorithm: Algorithm[Any], engine: Engine) -> int:
+    """Let an engine find the clients of a run that goes on, before it looks for them; returns the last whole round."""
     checkpoints = CheckpointFolder(folder / CHECKPOINTS, identity, algorithm.states)
     point, _ = checkpoints.newest(engine.device, RoundLog(folder).content())
-    if point is not None:
-        engine.recall(point.memory)
+    if point is None:
+        return 0
+    engine.recall(point.memory)
+    return point.round
 
 
 def _resumed(round: int, ran_on: Mapping[str, Any]) -> list[str]:

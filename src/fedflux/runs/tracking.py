@@ -27,7 +27,7 @@ class Tracker(Protocol):
         """The result."""
 
     def close(self, stopped: Stopped | None) -> None:
-        """The end of a sitting, and what stopped a run that has no result."""
+        """The end of a session, and what stopped a run that has no result."""
 
 
 class Several:

@@ -63,7 +63,7 @@ class FluxAnswers(Method, Generic[C]):
         weights = np.zeros((len(features), answer.weights.shape[1]))
         weights[:, : every.weights.shape[1]] = every.weights
         weights[rows] = answer.weights
-        return replace(answer, weights=weights, placement=None)
+        return replace(answer, weights=weights, placement=_with_blanks(found, rows, mixture.weights.argmax(axis=1)))
 
     def _weights(self, state: C, found: Placement) -> NDArray[np.float64]:
         """How much of each cluster's model a client is given: all of the fitting one's."""
@@ -98,3 +98,14 @@ class FluxAnswers(Method, Generic[C]):
             return {"cluster_round": None, "releases": 0, **({"general_share": 0.0} if heard else {})}
         share = {"general_share": state.share} if heard else {}
         return {"cluster_round": state.cluster_round, "releases": 1, **share}
+
+
+def _with_blanks(found: Placement, rows: Sequence[int], otherwise: NDArray[np.int64]) -> Placement:
+    """Placements of everyone: those that were found at their rows, and nothing known of the others."""
+    count = len(otherwise)
+    cluster, novel = otherwise.astype(np.int64), np.zeros(count, dtype=np.bool_)
+    distances = np.full((count, found.distances.shape[1]), np.nan)
+    score, confidence = np.full(count, np.nan), np.full(count, np.nan)
+    cluster[rows], distances[rows], novel[rows] = found.cluster, found.distances, found.novel
+    score[rows], confidence[rows] = found.score, found.confidence
+    return Placement(cluster, distances, novel, score, confidence)

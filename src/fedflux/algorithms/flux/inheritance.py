@@ -8,11 +8,6 @@ from fedflux.clustering import Clusters
 from fedflux.engine import Stack
 
 
-def carried_over(models: Stack, came_from: NDArray[np.int64], clusters: Clusters) -> Stack:
-    """What clusters found anew go on from: the average of the models that their members had."""
-    return models.average(shares_of_members(len(models), came_from, clusters))
-
-
 def shares_of_members(models: int, came_from: NDArray[np.int64], clusters: Clusters) -> NDArray[np.float64]:
     """How many members of each cluster found anew had each of the models."""
     shares = np.zeros((len(clusters.centroids), models))

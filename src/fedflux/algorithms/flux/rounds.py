@@ -115,7 +115,10 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
             after = replace(state, models=self._average(state, own, cluster, sizes))
             if state.general is not None and sizes.any():
                 rest = np.arange(len(members), 2 * len(members))
-                after = replace(after, general=trained.models.take(rest).average(sizes[None]))
+                everyone = np.zeros(len(members), dtype=np.int64)
+                rule = self.settings.average or aggregate
+                general_model = rule(state.general, trained.models.take(rest), everyone, sizes)
+                after = replace(after, general=general_model)
             after = self._with_momentum(state, after, cluster[sizes > 0], engine)
         self._count_training(placed, members, after.models.model_bytes(), 1 if general is None else 2, metrics)
         metrics.send(cohort)

@@ -39,8 +39,10 @@ def finetune(
         going &= np.isin(ids, trained.clients)  # whoever is gone for an epoch stays with the best so far
         found = engine.evaluate([_kept_in(own, CANDIDATE, going)], cohort, "validation").values[0]
         better = np.flatnonzero(going & (found > scores))
-        engine.copy_slot(ids[better].tolist(), CANDIDATE, TUNED)
+        copied = engine.copy_slot(ids[better].tolist(), CANDIDATE, TUNED) if len(better) else ()
+        better = better[np.isin(ids[better], copied)]
         scores[better], kept[better] = found[better], epoch
+    engine.drop_slot(cohort.ids, CANDIDATE)
     return _kept_in(own, TUNED, kept > 0), kept
 
 

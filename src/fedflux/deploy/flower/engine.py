@@ -209,12 +209,17 @@ class FlowerEngine:
         refused = frozenset(client for client in missing if client in self.roster.refused)
         return Answers(tuple(found), tuple(found.values()), missing, refused)
 
-    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> None:
-        """These clients keep the model of one slot in another, too."""
+    def copy_slot(self, clients: Sequence[int], source: str, target: str) -> Sequence[int]:
+        """These clients keep the model of one slot in another, too; returns those that said so."""
         asked = {client: Asked(self._run, self._name, client, self.exchange.round) for client in clients}
         questions = {client: Question(CopySlot(one, source, target)) for client, one in asked.items()}
-        for client in self._ask("copy_slot", questions, lambda client, content: None)[0]:
+        copied = list(self._ask("copy_slot", questions, lambda client, content: None)[0])
+        for client in copied:
             self._slots.setdefault(client, set()).add(target)
+        return copied
+
+    def drop_slot(self, clients: Sequence[int], name: str) -> None:
+        """Not worth an exchange: nodes hold two models a slot at most."""
 
     def hand_out(self, predictor: Predictor, cohort: Cohort) -> None:
         """Clients that want a model are given what they answer with, and told where they were placed."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping, MutableMapping
 from json import dumps, loads
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -10,12 +11,16 @@ from numpy.typing import NDArray
 
 from fedflux import operations
 from fedflux.deploy.node.arrays import digest
+from fedflux.errors import FedfluxError
 from fedflux.operations import Arrays
 
 ASK, ARRAYS = "ask", "arrays"
 """The records of a question: what is asked, and its arrays; every other record is a model, by its digest."""
 ABOUT, ANSWER, MODELS, TOLD = "about", "answer", "models", "told"
 """The records of a reply: plain values, arrays, trained models, and what was told of a preparation."""
+
+MOST = 2**31
+"""Numbers that a model's arrays of one value may stand for, all together."""
 
 
 def pack(arrays: Arrays) -> Any:
@@ -41,11 +46,16 @@ def pack_model(arrays: Arrays) -> Any:
 
 
 def unpack_model(record: Any) -> dict[str, NDArray[np.generic]]:
-    """A model's arrays; what travelled as one value takes no memory here, whatever shape it says it has."""
-    arrays = {}
+    """A model's arrays; what travelled as one value takes no memory here, but it is expanded later."""
+    arrays: dict[str, NDArray[np.generic]] = {}
+    declared = 0
     for full, array in unpack(record).items():
         name, _, shape = full.partition("@")
-        arrays[name] = np.broadcast_to(array, tuple(map(int, shape.split("x")))) if shape else array
+        dims = tuple(map(int, shape.split("x"))) if shape else array.shape
+        declared += abs(prod(dims)) if shape else 0
+        if declared > MOST:
+            raise FedfluxError(f"a model's arrays of one value stand for {declared:,} numbers: at most {MOST:,}")
+        arrays[name] = np.broadcast_to(array, dims) if shape else array
     return arrays
 
 

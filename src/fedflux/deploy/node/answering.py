@@ -4,6 +4,7 @@ What it may be asked is the node's own decision: its configuration says so, not 
 """
 
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
 from json import loads
@@ -26,6 +27,8 @@ from fedflux.operations import Arrays
 WITHOUT_LABELS = "unlabelled-descriptor"
 """The query that a node without labels answers."""
 SPLITS = "train, validation, test"
+MAX_DELTA = 1e-5
+"""The largest δ of a node with a `max-epsilon`, unless its `max-delta` says otherwise."""
 
 
 class MissingModelsError(Exception):
@@ -85,6 +88,9 @@ class LocalNode:
         for name in names:
             if allowed and name not in allowed:
                 raise FedfluxError(f"this node does not allow '{name}': it allows {', '.join(allowed)}")
+        if "max-epsilon" in self.config and isinstance(request, Train) and request.preparation is not None:
+            told = request.preparation.name
+            raise FedfluxError(f"this node has a max-epsilon: it does not prepare '{told}', which tells exact sums")
         images = isinstance(request, Ask) and request.query.name == WITHOUT_LABELS and request.features is not None
         if not (self.labelled or images or isinstance(request, Hello | HandOut)):
             raise FedfluxError(f"this node has no labels: it answers {WITHOUT_LABELS}, not {', '.join(names)}")
@@ -135,24 +141,40 @@ class LocalNode:
 
     def ask(self, request: Ask) -> Answer:
         """A query's answer; a private one is charged first, and given again where it was given before."""
-        query, asked, most = self._open(request.query), request.asked, self.config.get("max-epsilon")
+        query = self._open(request.query)
         privacy = getattr(query, "privacy", None)
+        self._afford(request.query.name, privacy)
         if privacy is None:
-            if most is not None:
-                raise FedfluxError(f"this node has a max-epsilon: it answers '{request.query.name}' only with noise")
             return Answer(self._asked(request, query))
+        asked, federation, most = request.asked, self.data.federation, self.config.get("max-epsilon")
+        changes = privacy.releases > 1 or federation.at(asked.round) is not federation
+        when = f"{asked.round if changes else 'any'} {asked.part} {asked.most}"
         operation = digest(request.query.arrays, f"{request.query.name} {request.query.outline} {request.features}")
-        key = digest({}, f"{asked.run} {asked.round} {operation} {' '.join(request.models)}")
-        released = self.memory.get(f"release/{key}")
-        if released is None:
-            if isinstance(self.memory, OnDisk):
-                splits = frozenset(str(one.split) for one in query.passes())
-                ledger = Ledger(self.memory.folder, None if most is None else float(most))
-                ledger.charge(asked.run, privacy, key, splits)
-            elif most is not None:
-                raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
-            released = self.memory[f"release/{key}"] = self._asked(request, query)
+        key = digest({}, f"{asked.run} {when} {operation} {' '.join(request.models)}")
+        ledger = None
+        if isinstance(self.memory, OnDisk):
+            ledger = Ledger(self.memory.folder, None if most is None else float(most))
+        elif most is not None:
+            raise FedfluxError("max-epsilon needs a state-dir, where the node keeps count of what it spent")
+        with nullcontext() if ledger is None else ledger.alone():
+            released = self.memory.get(f"release/{key}")
+            if released is None:
+                if ledger is not None:
+                    ledger.charge(asked.run, privacy, key, frozenset(str(one.split) for one in query.passes()))
+                released = self.memory[f"release/{key}"] = self._asked(request, query)
         return Answer(released)
+
+    def _afford(self, name: str, privacy: Any) -> None:
+        """Refuse what `max-epsilon` and `max-delta` do not cover; the latter counts where one of them is set."""
+        if "max-epsilon" in self.config:
+            if privacy is None:
+                raise FedfluxError(f"this node has a max-epsilon: it answers '{name}' only with noise")
+            if privacy.mechanism != "gaussian":  # the other's noise is as wide as the server says that data is
+                raise FedfluxError(f"this node has a max-epsilon: its noise is gaussian, not '{privacy.mechanism}'")
+        most = float(self.config.get("max-delta", MAX_DELTA))
+        budget = "max-epsilon" in self.config or "max-delta" in self.config
+        if budget and privacy is not None and not privacy.delta <= most:
+            raise FedfluxError(f"δ would be {privacy.delta:g}, and this node's max-delta is {most:g}")
 
     def _asked(self, request: Ask, query: Any) -> Arrays:
         engine, cohort = self._engine(request.asked), self._cohort(request.asked)

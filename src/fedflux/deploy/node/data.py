@@ -14,7 +14,7 @@ from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
-from fedflux.models.protocol import in_words
+from fedflux.plugins import in_words
 
 UNNUMBERED = -1
 """The number of a client that neither its data nor its configuration numbers: the server does."""

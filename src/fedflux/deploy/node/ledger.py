@@ -4,10 +4,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from fedflux.errors import FedfluxError
 from fedflux.files import read_object, write_json
 
-LEDGER = "ledger.json"
+LEDGER, LOCK = "ledger.json", "ledger.lock"
 
 
 @dataclass(frozen=True)
@@ -17,6 +19,11 @@ class Ledger:
     folder: Path
     most: float | None
     """The node's `max-epsilon`."""
+
+    def alone(self) -> FileLock:
+        """To be held from the look at what was released until a release is kept: other processes wait meanwhile."""
+        self.folder.mkdir(parents=True, exist_ok=True)
+        return FileLock(self.folder / LOCK)
 
     def charge(self, run: str, privacy: Any, key: str, splits: frozenset[str]) -> None:
         """Enter a release before it is made, or refuse it.

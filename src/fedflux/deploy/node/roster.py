@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,6 +17,8 @@ from fedflux.errors import FedfluxError
 
 MOST = 1_000_000
 """Clients are numbered below this."""
+NUMBERS = 2**24
+"""An example holds no more numbers than this."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +62,8 @@ class Node:
             raise ValueError("image shape, classes or counts make no sense")
         if min(*shape, told["classes"], told["copies"]) < 1 or min(stored) < 0 or not 0 <= client < MOST:
             raise ValueError("image shape, classes, counts or number make no sense")
+        if prod(shape) > NUMBERS:
+            raise ValueError(f"an image of {prod(shape):,} numbers: at most {NUMBERS:,} are right")
         if type(told["labels"]) is not bool or type(told["keeps"]) is not bool:
             raise ValueError("labels and keeps are true or false")
         examples = stored[0] * told["copies"] if told["labels"] else stored[2]
@@ -85,6 +90,10 @@ class Roster:
     """How many there were when the run was saved."""
     turned_away: dict[int, str] = field(default_factory=dict)
     """By node id, why a node was not even let in."""
+    met: dict[int, Node] = field(default_factory=dict)
+    """By node id, in order of arrival: who introduced itself properly, let in or not, until the kind is settled."""
+    settled: bool = False
+    """Whether a round has begun, so that the kind of data stays what it is."""
 
     def unknown(self, ids: Iterable[int]) -> list[int]:
         """Nodes that have not introduced themselves yet."""
@@ -92,9 +101,10 @@ class Roster:
         return sorted(id for id in ids if id not in met)
 
     def admit(self, introductions: Mapping[int, Mapping[str, Any]]) -> list[str]:
-        """Note what nodes say of themselves, or turn them away; what most of the first ones hold is what all must
-        hold. A line for each that was not let in.
+        """Note what nodes say of themselves, or turn them away; what most of those hold that came before the first
+        round is what all must hold, and until then all are judged anew. A line for each that is not let in, or is now.
         """
+        before = dict(self.turned_away)
         strangers: list[Node] = []
         for id in sorted(introductions):
             told = introductions[id]
@@ -106,16 +116,21 @@ class Roster:
                 self.turned_away[id] = str(error)
             except (KeyError, TypeError, ValueError) as error:
                 self.turned_away[id] = f"it does not introduce itself properly ({error})"
-        first = [node for node in strangers if node.labelled] or strangers
-        if self.kind is None and first:
-            self.kind = Counter(node.kind for node in first).most_common(1)[0][0]
+        if not self.settled:
+            self.met |= {node.id: node for node in strangers}
+            strangers, self.nodes = list(self.met.values()), {}
+            first = [node for node in strangers if node.labelled] or strangers
+            self.kind = Counter(node.kind for node in first).most_common(1)[0][0] if first else None
         for node in strangers:
             fault = self._fault(node)
             if fault is None:
                 self.nodes[node.client] = node
+                self.turned_away.pop(node.id, None)
             else:
                 self.turned_away[node.id] = fault
-        return [f"refused node {id}: {self.turned_away[id]}" for id in introductions if id in self.turned_away]
+        late = [f"let node {id} in after all" for id in before if id not in self.turned_away]
+        away = {id: why for id, why in self.turned_away.items() if id in introductions or before.get(id) != why}
+        return [*late, *(f"refused node {id}: {why}" for id, why in away.items())]
 
     def _number(self, id: int, client: Any) -> int:
         """The number that a node brings, or the next one that is free; the node id keeps it."""
@@ -163,8 +178,8 @@ class Roster:
         self.refused |= {int(client): str(reason) for client, reason in memory["refused"].items()}
 
     def federation(self, seed: int, announced: int) -> Federation:
-        """What was declared, as methods see it: sizes and kind of data, and no example."""
-        kind = self.kind
+        """What was declared, as methods see it: sizes and kind of data, and no example. The kind is settled then."""
+        kind, self.settled = self.kind, True
         assert kind is not None  # somebody is there
         blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
         dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)

@@ -30,7 +30,7 @@ class Checkpoint:
     memory: Mapping[str, Any]
     """What the engine needs to find its clients again."""
     seconds: float
-    """Time spent up to here, over all sittings."""
+    """Time spent up to here, over all sessions."""
     log_bytes: int
     """How much of the round log belongs to the rounds up to here."""
 
