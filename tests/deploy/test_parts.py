@@ -20,6 +20,7 @@ from fedflux.data import Cohort
 from fedflux.deploy.flower.family import family, kill_family
 from fedflux.deploy.flower.keys import make_certificates, make_node_key
 from fedflux.deploy.flower.records import (
+    MOST,
     from_records,
     pack,
     pack_model,
@@ -112,7 +113,7 @@ def test_an_array_of_one_value_travels_as_that_value() -> None:
 def test_one_value_does_not_stand_for_more_than_fits(shapes: list[str]) -> None:
     record = pack({f"w{k}@{shape}": np.zeros(1, dtype=np.float32) for k, shape in enumerate(shapes)})
     with pytest.raises(FedfluxError, match="at most 2,147,483,648"):
-        unpack_model(record)
+        unpack_model(record, MOST)
 
 
 def test_a_request_survives_the_wire() -> None:

@@ -50,4 +50,4 @@ def _answer(content: Any, context: Any) -> Answer:
     models = {name: content[name] for name in content if name not in (records.ASK, records.ARRAYS)}
     request = records.from_records(content)
     node = LocalNode.of(context.node_config, context.run_config, memory)
-    return node.answer(request, {name: records.unpack_model(record) for name, record in models.items()})
+    return node.answer(request, {name: records.unpack_model(one, records.MOST) for name, one in models.items()})

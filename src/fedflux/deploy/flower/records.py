@@ -45,16 +45,18 @@ def pack_model(arrays: Arrays) -> Any:
     return pack(record)
 
 
-def unpack_model(record: Any) -> dict[str, NDArray[np.generic]]:
-    """A model's arrays; what travelled as one value takes no memory here, but it is expanded later."""
+def unpack_model(record: Any, most: int | None = None) -> dict[str, NDArray[np.generic]]:
+    """A model's arrays; what travelled as one value takes no memory here, and may stand for at most so many numbers
+    where it is expanded later, before anybody has looked at its shape.
+    """
     arrays: dict[str, NDArray[np.generic]] = {}
     declared = 0
     for full, array in unpack(record).items():
         name, _, shape = full.partition("@")
         dims = tuple(map(int, shape.split("x"))) if shape else array.shape
         declared += abs(prod(dims)) if shape else 0
-        if declared > MOST:
-            raise FedfluxError(f"a model's arrays of one value stand for {declared:,} numbers: at most {MOST:,}")
+        if most is not None and declared > most:
+            raise FedfluxError(f"a model's arrays of one value stand for {declared:,} numbers: at most {most:,}")
         arrays[name] = np.broadcast_to(array, dims) if shape else array
     return arrays
 
