@@ -134,15 +134,6 @@ def test_a_bad_update_is_refused_and_the_others_are_untouched(fault: str, algori
     check_others_are_untouched(with_bad(tamper, algorithm), reason, algorithm)
 
 
-@pytest.mark.parametrize("algorithm", METHODS)
-@pytest.mark.parametrize("value", [float("nan"), 1.5, -0.1])
-def test_a_bad_accuracy_is_refused(value: float, algorithm: str) -> None:
-    lie = arrays_changed("answer", lambda arrays: {"accuracy": np.full_like(arrays["accuracy"], value)})
-    found = with_bad(changed("evaluate", lie), algorithm)
-    assert "outside 0 to 1" in found.result["refused"][str(BAD)]
-    assert BAD not in found.known
-
-
 def fails_in_training(tamper: Tamper) -> Tamper:
     """A node that never gets through training, so that it could matter by its answers alone."""
 
@@ -152,6 +143,18 @@ def fails_in_training(tamper: Tamper) -> Tamper:
         return tamper(message, reply)
 
     return both
+
+
+@pytest.mark.parametrize("algorithm", METHODS)
+@pytest.mark.parametrize("value", [float("nan"), 1.5, -0.1])
+def test_a_bad_accuracy_is_refused(value: float, algorithm: str) -> None:
+    """What it trained before it lied was good and stays; where it gave no update, nothing of it is left."""
+    lie = arrays_changed("answer", lambda arrays: {"accuracy": np.full_like(arrays["accuracy"], value)})
+    found = with_bad(changed("evaluate", lie), algorithm)
+    assert "outside 0 to 1" in found.result["refused"][str(BAD)]
+    assert BAD not in found.known
+    alone = with_bad(fails_in_training(changed("evaluate", lie)), algorithm)
+    check_others_are_untouched(alone, "outside 0 to 1", algorithm)
 
 
 def answers(query: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:
