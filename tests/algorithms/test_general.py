@@ -128,7 +128,7 @@ def test_members_vote_before_they_train(turned: Federation) -> None:
 def test_hearing_mixes_and_keeps_what_was_said_of_placements(share: float) -> None:
     models, general = models_that_say(0, 1), models_that_say(2)
     chosen, ones = np.array([1, 0, 1]), np.ones(3)
-    placement = Placement(chosen, np.arange(6.0).reshape(3, 2), ones > 1, ones, ones)
+    placement = Placement(chosen, ones > 1, ones, np.full((3, 2), 0.5), ones > 0, np.arange(6.0).reshape(3, 2))
     own = replace(Predictor.single(models, chosen), placement=placement)
     heard = hear(own, Stack.together([models, general]), share)
     if share == 0:

@@ -84,8 +84,16 @@ def test_client_folders_under_train_and_test(tmp_path) -> None:
     assert dataset.client_names == ("p", "q")
     assert dataset.test.client is not None
     assert dataset.test.client.tolist() == [1]
-    save(tmp_path / "test" / "r" / "b" / "1.png", grey(3))
-    assert "client 'r' has no images under train/" in error_of(lambda: load("folder", tmp_path))
+    save(tmp_path / "test" / "o" / "b" / "1.png", grey(4))
+    save(tmp_path / "test" / "r" / "b" / "1.png", grey(5))
+    dataset = load("folder", tmp_path)
+    assert dataset.client_names == ("p", "q", "o", "r")  # those with test images alone come last
+    assert dataset.test.client is not None
+    assert dict(zip(dataset.test.client.tolist(), dataset.test.x[:, 0, 0, 0].tolist(), strict=True)) == {
+        1: 3,
+        2: 4,
+        3: 5,
+    }
 
 
 def one_each(folder: Path, *images: np.ndarray | Image.Image, suffix: str = ".png") -> Dataset:

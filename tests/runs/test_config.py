@@ -252,6 +252,7 @@ OTHER: dict[str, Any] = {
     "duplicate": 4,
     "samples_per_client": 50,
     "drift": "after:4,7+test",
+    "unseen": 2,
     "participation": 0.4,
     "algorithm": "flux-prior",
     "clusters": 4,

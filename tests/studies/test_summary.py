@@ -12,17 +12,41 @@ from fedflux.studies.summary import by_cell, by_shift, level_words, listed, over
 
 
 def test_a_cell_by_hand() -> None:
-    """Known 90, 92, 97: mean 93, squared deviations 9 + 1 + 16, variance 13. Test has one value only."""
+    """Known 90, 92, 97: mean 93, squared deviations 9 + 1 + 16, variance 13. Test has one value only, unseen two."""
     rows = [
-        row("flux", "px", 3, 44, known=97.0, known_worst=80.0, test_worst=40.0, clusters_found=4, seconds=6.0),
+        row(
+            "flux",
+            "px",
+            3,
+            44,
+            known=97.0,
+            known_worst=80.0,
+            test_worst=40.0,
+            clusters_found=4,
+            seconds=6.0,
+            unseen=50.0,
+        ),
         row("flux", "px", 3, 42, known=90.0, known_worst=70.0, test=88.0, clusters_found=5, pairs_right=0.5),
-        row("flux", "px", 3, 43, known=92.0, known_worst=90.0, bytes_up=10, forward_passes=3.0),
+        row(
+            "flux",
+            "px",
+            3,
+            43,
+            known=92.0,
+            known_worst=90.0,
+            bytes_up=10,
+            forward_passes=3.0,
+            unseen=54.0,
+            unseen_worst=9.0,
+        ),
     ]
     assert by_cell(rows) == [
         {
             **{"group": "g", "algorithm": "flux", "dataset": "mnist", "shift": "px", "level": 3, "seeds": [42, 43, 44]},
             **{"known_mean": 93.0, "known_std": pytest.approx(sqrt(13)), "test_mean": 88.0, "test_std": None},
             **{"known_worst_mean": 80.0, "known_worst_min": 70.0, "test_worst_mean": 40.0, "test_worst_min": 40.0},
+            **{"unseen_mean": 52.0, "unseen_std": pytest.approx(sqrt(8))},
+            **{"unseen_worst_mean": 9.0, "unseen_worst_min": 9.0},
             **{"pairs_right_mean": 0.5, "clusters_found_mean": 4.5, "clusters_true_mean": None, "seconds_mean": 6.0},
             **{"bytes_up_mean": 10.0, "bytes_down_mean": None, "models_up_mean": None, "models_down_mean": None},
             **{"forward_passes_mean": 3.0, "training_passes_mean": None},

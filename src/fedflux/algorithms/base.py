@@ -106,8 +106,11 @@ class Settings:
     """Tell the clusterer the true number of clusters."""
     cluster_round: int | None = None
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
-    calibrated_assignment: bool = True
-    """Place late and unseen clients by the calibrated distance, not by the paper's scaled Euclidean one."""
+    assignment: Literal["mixture", "calibrated", "euclidean"] = "mixture"
+    """Place unseen clients by their clusters' class mixtures, by the calibrated distance of means, or by the paper's
+    scaled Euclidean one; late clients, who have labels, by the calibrated one unless the paper's is asked for."""
+    min_members: int = 1
+    """Clusters of fewer clients are not offered to unseen ones."""
     regroup: bool = True
     """Find clusters anew when many clients have come late; False: late clients are placed, as in the paper."""
     redescribe: int = 1

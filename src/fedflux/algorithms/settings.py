@@ -41,8 +41,16 @@ class MethodSettings(Declared):
         panel="Clustering",
         check=between(0, 1, "()"),
     )
-    assignment: Literal["calibrated", "euclidean"] = setting(
-        "calibrated", "late and unseen clients: calibrated or euclidean", panel="Experiments"
+    assignment: Literal["mixture", "calibrated", "euclidean"] = setting(
+        "mixture",
+        "unseen clients by class mixtures, calibrated distances of means or the paper's euclidean ones",
+        panel="Experiments",
+    )
+    min_members: int = setting(
+        1,
+        "clusters of fewer clients are not offered to unseen ones",
+        panel="Clustering",
+        check=at_least(1),
     )
     answer: Literal["cluster", "both"] = setting(
         "cluster",

@@ -101,7 +101,9 @@ def show_comparison(answer: dict[str, Any]) -> None:
         table = Table(title=f"{answer['group']}: {title}, mean ± deviation over seeds", title_justify="left")
         for column in ("shift", "algorithm"):
             table.add_column(column)
-        for column in ("known %", "worst client", "test phase %", "worst client", "pairs right"):
+        held_out = any(line["unseen_mean"] is not None for line in lines)
+        unseen = ("unseen %", "worst client") if held_out else ()
+        for column in ("known %", "worst client", "test phase %", "worst client", *unseen, "pairs right"):
             table.add_column(column, justify="right")
         if printed:
             table.add_column("paper known / test", justify="right")
@@ -118,6 +120,7 @@ def show_comparison(answer: dict[str, Any]) -> None:
                 _percent(line["known_worst_mean"]),
                 _spread(line, "test"),
                 _percent(line["test_worst_mean"]),
+                *((_spread(line, "unseen"), _percent(line["unseen_worst_mean"])) if held_out else ()),
                 "–" if line["pairs_right_mean"] is None else f"{line['pairs_right_mean']:.3f}",
                 *([_beside(answer["paper"], line, notes)] if printed else []),
             )
@@ -179,12 +182,18 @@ def show_run(result: dict[str, Any]) -> None:
     table = Table(title="Accuracy on the clients' test parts (mean over clients)", title_justify="left")
     for column in ("", "mean", "worst client", "10 % quantile"):
         table.add_column(column, justify="left" if not column else "right")
-    for name, words in (("known", "known association"), ("test", "test phase (unlabelled)")):
+    rows = {"known": "known association", "test": "test phase (unlabelled)"}
+    rows |= {} if result.get("unseen") is None else {"unseen": "unseen clients (held out)"}
+    for name, words in rows.items():
         table.add_row(words, *(_percent(result[key]) for key in (name, f"{name}_worst", f"{name}_quantile10")))
     stdout.print(table)
     stdout.print(_cluster_line(result), highlight=False)
     if result.get("novel") is not None:
         show_line(f"test phase: {100 * result['novel']:.1f} % of clients are like no cluster (novel)")
+    if result.get("unseen_truth") is not None:
+        new = sum(cluster is not None and cluster not in result["truth"] for cluster in result["unseen_truth"])
+        held_out = len(result["unseen_truth"])
+        show_line(f"held out: {held_out} clients, {new} of them with a distribution that no training client has")
     _show_why(result["why"])
     seconds = ", ".join(f"{p} {result[f'seconds_{p}']:.2f}" for p in ("training", "descriptor", "clustering"))
     stdout.print(

@@ -26,11 +26,15 @@ def of(*owners: type, without: Iterable[str] = ()) -> list[str]:
     return [name for name in FLAGS if name in names]
 
 
-PARTITION = of(DataSettings, without=["drift"])
+PARTITION = of(DataSettings, without=["drift", "unseen"])
 CLUSTERING = of(ClusteringSettings)
 _PRIVACY = ("dp", "epsilon", "delta")
 FIDELITY = of(
-    DataSettings, DescriptionSettings, TrainingSettings, MachineSettings, without=["drift", "level", *_PRIVACY]
+    DataSettings,
+    DescriptionSettings,
+    TrainingSettings,
+    MachineSettings,
+    without=["drift", "unseen", "level", *_PRIVACY],
 )
 """What `fedflux fidelity` reads; the levels are a list there."""
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,7 @@ from fedflux.clustering.calibrated import CalibratedClustering, common_whitening
 from fedflux.clustering.evidence import Pool, compare
 from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids, nearest_centroid
+from fedflux.clustering.placement.mixtures import ClassMixtures
 from fedflux.clustering.placement.novelty import LEVEL, Null, judge
 from fedflux.clustering.scaling import BlockScaler
 from fedflux.clustering.silhouette import SilhouetteKMeans
@@ -150,6 +152,11 @@ class Clusters:
             scores = [one.likeness - one.labels + likely[rows, k[rows]] for one, k in zip(seen, pair, strict=True)]
             found[rows] = np.where(scores[1] > scores[0], other, first)
         return found
+
+    @cached_property
+    def mixtures(self) -> ClassMixtures:
+        """How likely images are in every cluster."""
+        return ClassMixtures.of(self.pool)
 
     def place_unlabelled(
         self, newcomers: Descriptors, calibrated: bool = True

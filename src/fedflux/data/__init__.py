@@ -3,8 +3,9 @@
 from fedflux.data.cohort import Cohort, Held
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.federation import Federation
+from fedflux.data.held_out import Population
 from fedflux.data.labelled import Features, Labelled, Split
-from fedflux.data.partition import Partition, partition
+from fedflux.data.partition import Partition, partition, populate
 
 __all__ = [
     "Cohort",
@@ -15,6 +16,8 @@ __all__ = [
     "Held",
     "Labelled",
     "Partition",
+    "Population",
     "Split",
     "partition",
+    "populate",
 ]

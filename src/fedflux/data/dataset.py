@@ -24,7 +24,10 @@ class Examples:
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A checked dataset; `client_names` and `client_clusters` exist only where the data came split by client."""
+    """A checked dataset; `client_names` and `client_clusters` exist only where the data came split by client.
+
+    A client with examples in the test part alone is held out of training; its cluster may be unknown (−1).
+    """
 
     name: str
     train: Examples

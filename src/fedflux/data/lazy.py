@@ -1,8 +1,12 @@
 """Sequences that compute an item when it is asked for: a population costs nothing until a cohort is drawn from it."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Generic, TypeVar, overload
+
+import numpy as np
+from numpy.typing import NDArray
 
 T = TypeVar("T")
 
@@ -33,3 +37,15 @@ class Lazy(Sequence[T], Generic[T]):
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Lazy, (self._count, self._make)
+
+
+@dataclass(frozen=True, eq=False)
+class Picked(Generic[T]):
+    """Makes the items of a lazy sequence from those of another one: item k is the one at `order[k]`."""
+
+    items: Sequence[T]
+    order: NDArray[np.int64]
+
+    def __call__(self, place: int) -> T:
+        """The item at a place of the order."""
+        return self.items[int(self.order[place])]

@@ -2,15 +2,14 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
-from typing import Literal
+from typing import Literal, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.federation import CACHE_BYTES, Federation
-from fedflux.data.lazy import Lazy
+from fedflux.data.held_out import Numbers, Population, Roles, own_roles, simulated_roles
+from fedflux.data.lazy import Lazy, Picked
 from fedflux.data.shifts.allocation import (
     ClientRows,
     deal_dirichlet,
@@ -21,12 +20,14 @@ from fedflux.data.shifts.allocation import (
 )
 from fedflux.data.shifts.drift import Drift, Epoch, Epochs
 from fedflux.data.shifts.levels import DIRICHLET_ALPHA
-from fedflux.data.shifts.patterns import Pattern, PatternDraw, ShiftSettings, pattern_truth, shift_parts
+from fedflux.data.shifts.patterns import Pattern, PatternDraw, ShiftSettings, shift_parts
 from fedflux.data.shifts.sampling import DrawnRows, RowPool
 from fedflux.data.splits import Rows
+from fedflux.data.truth import true_clusters
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
+T = TypeVar("T")
 VALIDATION_SHARE = 0.2
 EAGER = 2000
 """Clients up to which all are made at once, so that what is wrong with any is found before a run begins."""
@@ -57,12 +58,17 @@ class Partition:
     from all of them, different clients the same one at times, and in proportion to the dataset's parts for test."""
     drift: str | None = None
     """When clients draw their patterns anew (`Drift.parse`); None: never."""
+    unseen: int = 0
+    """Clients that are held out of training, besides those that the data has in its test part alone: as many more are
+    dealt, or taken from the data's own."""
 
     def __post_init__(self) -> None:
         if self.clients is not None and self.clients < 1:
             raise FedfluxError(f"{self.clients} clients: a federation needs 1 or more")
         if self.seed < 0:
             raise FedfluxError(f"seed {self.seed}: give 0 or more")
+        if self.unseen < 0:
+            raise FedfluxError(f"{self.unseen} unseen clients: give 0 or more")
         if not 0 < self.data_fraction <= 1:
             raise FedfluxError(f"data fraction {self.data_fraction} is outside 0 to 1")
         if self.duplicate < 1:
@@ -85,53 +91,84 @@ class Partition:
 
 
 def partition(dataset: Dataset, how: Partition) -> Federation:
-    """A pattern and rows for every client, P(Y) applied inside each split.
+    """The clients that train: a pattern and rows for each, P(Y) applied inside each split.
 
     Up to `EAGER` clients are made and checked here; of more, each is made when a cohort asks for it.
     """
-    own = dataset.train.client is not None
-    clients = count_clients(dataset, how)
+    return populate(dataset, how).training
+
+
+def populate(dataset: Dataset, how: Partition) -> Population:
+    """The clients that train, and those that are held out of training."""
+    roles = _roles(dataset, how)
     _check_images(dataset, how)
     drift = Drift() if how.drift is None else Drift.parse(how.drift)
-    drawn = [_draw(dataset, how, clients, epoch) for epoch in range(drift.epochs)]
-    truths = _truth(dataset, how, [patterns for _, patterns in drawn])
+    drawn = [_draw(dataset, how, roles, epoch) for epoch in range(drift.epochs)]
+    truths: Sequence[Numbers | None] = [None] * drift.epochs
+    if _has_truth(dataset, how):
+        own = None if dataset.client_clusters is None else dataset.client_clusters[roles.order]
+        truths = true_clusters([patterns for _, patterns in drawn], len(roles.training), own)
     epochs = tuple(Epoch(*one, truth) for one, truth in zip(drawn, truths, strict=True))
+    everyone = _federation(dataset, how, roles.order, Epochs(drift, epochs))
+    if not len(roles.unseen):
+        return Population(everyone, everyone)
+    training = Epochs(drift, tuple(_first(one, len(roles.training)) for one in epochs))
+    return Population(_federation(dataset, how, roles.training, training), everyone)
+
+
+def _federation(dataset: Dataset, how: Partition, clients: Numbers, epochs: Epochs) -> Federation:
+    names, now = dataset.client_names, epochs.drawn[0]
     return Federation(
         dataset=dataset,
-        rows=epochs[0].rows,
-        patterns=epochs[0].patterns,
+        rows=now.rows,
+        patterns=now.patterns,
         seed=how.seed,
         channels=_channels(dataset, how),
-        names=dataset.client_names if own else None,
+        names=None if names is None else tuple(names[k] for k in clients),
         duplicate=how.duplicate,
-        cache_bytes=CACHE_BYTES if clients <= EAGER else CACHE_BYTES // 4,  # hardly anyone of so many comes back
-        _epochs=None if how.drift is None else Epochs(drift, epochs),
-        _truth=epochs[0].truth,
+        cache_bytes=CACHE_BYTES if len(clients) <= EAGER else CACHE_BYTES // 4,  # hardly anyone of so many comes back
+        _epochs=None if how.drift is None else epochs,
+        _truth=now.truth,
     )
 
 
-def _draw(dataset: Dataset, how: Partition, clients: int, epoch: int) -> tuple[Sequence[ClientRows], Sequence[Pattern]]:
+def _draw(dataset: Dataset, how: Partition, roles: Roles, epoch: int) -> tuple[Sequence[ClientRows], Sequence[Pattern]]:
     """Everybody's rows and patterns in one epoch: the same deal, another draw of patterns."""
-    patterns: Sequence[Pattern] = Lazy(clients, PatternDraw(how.shift, how.seed, _settings(dataset, how), epoch))
-    if clients <= EAGER:
+    draw = PatternDraw(how.shift, how.seed, _settings(dataset, how), epoch)
+    patterns: Sequence[Pattern] = Lazy(len(roles.order), draw)
+    if len(patterns) <= EAGER:
         patterns = tuple(patterns)
-    rows: Sequence[ClientRows] = Lazy(clients, _rows(dataset, how, patterns))
-    return (tuple(rows) if clients <= EAGER else rows), patterns
+    rows = Lazy(len(patterns), _rows(dataset, how, patterns, frozenset(roles.unseen.tolist())))
+    return _in_order(rows, roles.order), _in_order(patterns, roles.order)
+
+
+def _in_order(items: Sequence[T], order: Numbers) -> Sequence[T]:
+    """The same items in another order, made when they are asked for where there are very many."""
+    found = Lazy(len(order), Picked(items, order))
+    return tuple(found) if len(order) <= EAGER else found
+
+
+def _first(epoch: Epoch, count: int) -> Epoch:
+    """An epoch of the first clients alone."""
+    order = np.arange(count)
+    truth = None if epoch.truth is None else epoch.truth[:count]
+    return Epoch(_in_order(epoch.rows, order), _in_order(epoch.patterns, order), truth)
 
 
 @dataclass(frozen=True, eq=False)
 class _Rows:
-    """Client k's rows, dealt or drawn; refuses a client that P(Y) leaves without training examples."""
+    """Client k's rows, dealt or drawn; refuses a client that is to train and that P(Y) leaves without examples."""
 
     dataset: Dataset
     how: Partition
     patterns: Sequence[Pattern]
     shares: tuple[list[Rows], list[Rows]] | None
     drawn: DrawnRows | None
+    unseen: frozenset[int]
 
     def __call__(self, client: int) -> ClientRows:
         rows = self.drawn.rows(client, self.patterns[client]) if self.drawn else self._dealt(client)
-        if len(rows.train) == 0:
+        if len(rows.train) == 0 and client not in self.unseen:
             raise _nothing(client, self.how)
         return rows
 
@@ -148,13 +185,14 @@ class _Rows:
         return ClientRows(**rows)
 
 
-def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern]) -> _Rows:
+def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen: frozenset[int]) -> _Rows:
     train, test = dataset.train, dataset.test
     if how.samples_per_client is None:
         shares = _deal(dataset, how, len(patterns))
-        for client in np.flatnonzero([len(share) == 0 for share in shares[0]])[:1]:
-            raise _nothing(int(client), how)
-        return _Rows(dataset, how, patterns, shares, None)
+        for client, share in enumerate(shares[0]):
+            if len(share) == 0 and client not in unseen:
+                raise _nothing(client, how)
+        return _Rows(dataset, how, patterns, shares, None, unseen)
     tests = max(1, round(how.samples_per_client * len(test) / len(train))) if len(test) else 0
     drawn = DrawnRows(
         RowPool.of(_fraction(np.arange(len(train)), how, 0), train.y, dataset.classes),
@@ -164,7 +202,7 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern]) -> _Row
         how.seed,
         VALIDATION_SHARE,
     )
-    return _Rows(dataset, how, patterns, None, drawn)
+    return _Rows(dataset, how, patterns, None, drawn, unseen)
 
 
 def _nothing(client: int, how: Partition) -> FedfluxError:
@@ -190,24 +228,30 @@ def _hundred_rule(dataset: Dataset) -> bool:
 
 
 def count_clients(dataset: Dataset, how: Partition) -> int:
-    """How many clients a partition has: the number asked for, the data's own, or 10."""
+    """How many clients train: the number asked for, the data's own that are not held out, or 10."""
+    return len(_roles(dataset, how).training)
+
+
+def _roles(dataset: Dataset, how: Partition) -> Roles:
+    """Who trains and who is held out, after checking that the data can be dealt so."""
     if how.samples_per_client is not None and (how.shift == "dirichlet" or how.quantity_skew > 0):
         raise FedfluxError("samples per client fix every client's size; dirichlet and quantity skew deal out sizes")
     if dataset.client_names is None:
         clients = 10 if how.clients is None else how.clients
         dealt = round(how.data_fraction * len(dataset.train))
-        if clients > dealt and how.samples_per_client is None:
-            held = f"{clients} clients but only {dealt} training examples in {dataset.name}"
+        if clients + how.unseen > dealt and how.samples_per_client is None:
+            held = f"{clients + how.unseen} clients but only {dealt} training examples in {dataset.name}"
             raise FedfluxError(f"{held}; samples per client (drawn with reuse) allow more")
-        return clients
-    named = len(dataset.client_names)
+        return simulated_roles(clients, how.unseen)
+    roles = own_roles(dataset, how.unseen, how.seed)
+    named = len(roles.training)
     if how.clients not in (None, named):
         raise FedfluxError(f"{dataset.name} is split over its own {named} clients; {how.clients} were asked for")
     if how.samples_per_client is not None:
         raise FedfluxError(f"{dataset.name} is split by client already; samples per client would draw it anew")
     if how.shift == "dirichlet" or how.quantity_skew > 0:
         raise FedfluxError(f"{dataset.name} is split by client already; dirichlet and quantity skew would deal it anew")
-    return named
+    return roles
 
 
 def _check_images(dataset: Dataset, how: Partition) -> None:
@@ -249,17 +293,7 @@ def _fraction(rows: Rows, how: Partition, client: int) -> Rows:
     return np.sort(stream(how.seed, "data fraction", client=client).choice(rows, size=count, replace=False))
 
 
-def _truth(dataset: Dataset, how: Partition, epochs: Sequence[Sequence[Pattern]]) -> Sequence[NDArray[np.int64] | None]:
-    """Of every epoch: pattern content, joined with the data's own clusters; None where distributions vary without.
-
-    Numbers are the same in all epochs.
-    """
+def _has_truth(dataset: Dataset, how: Partition) -> bool:
+    """Whether clients fall into clusters: not where every distribution is its own, nor where the data tells nothing."""
     continuous = how.shift == "dirichlet" or (how.strength is not None and how.patterns == "independent")
-    named, own = dataset.client_names is not None, dataset.client_clusters
-    if continuous or (named and own is None):
-        return [None] * len(epochs)
-    drawn = pattern_truth(chain.from_iterable(epochs))
-    if own is not None and named:
-        pairs = np.stack([np.tile(own, len(epochs)), drawn], axis=1)
-        drawn = np.unique(pairs, axis=0, return_inverse=True)[1].reshape(-1).astype(np.int64)
-    return np.split(drawn, len(epochs))
+    return not continuous and (dataset.client_names is None or dataset.client_clusters is not None)

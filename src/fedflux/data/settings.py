@@ -86,3 +86,9 @@ class DataSettings(Declared):
         unset="never",
         check=passes(Drift.parse),
     )
+    unseen: int = setting(
+        0,
+        "clients held out of training and asked without labels after it: as many more, or of the data's own",
+        panel="Data",
+        check=at_least(0, "{value} unseen clients: give {low} or more"),
+    )

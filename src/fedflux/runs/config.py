@@ -71,7 +71,8 @@ class RunConfig(AllSettings):
             clusterer=Clusterer(self.clusterer, number, self.eps_scale, self.significance),
             true_count=self.clusters == "true",
             cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
-            calibrated_assignment=self.assignment == "calibrated",
+            assignment=self.assignment,
+            min_members=self.min_members,
             regroup=self.late == "regroup",
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
@@ -140,6 +141,8 @@ def _check_privacy(config: RunConfig) -> None:
 def _check_data(config: RunConfig) -> None:
     """Whether the parts of the partition go together, and with the rounds."""
     config.partition()
+    if config.unseen and "pygx" in shift_parts(config.shift):
+        raise FedfluxError(f"--unseen {config.unseen}: {config.shift} has no test phase: features cannot show P(Y|X)")
     if config.drift is None:
         return
     drift = Drift.parse(config.drift)

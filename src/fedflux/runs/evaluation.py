@@ -54,7 +54,7 @@ def evaluate(
     count = len(everyone.federation)
     known, test, kept = np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, dtype=np.int64)
     placed: list[tuple[Cohort, Placement]] = []
-    for part in _asked(everyone, config):
+    for part in asked_in_parts(everyone, config):
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
         if own is not None:
@@ -68,7 +68,7 @@ def evaluate(
                 engine.drop_slot(part.ids, TUNED)
         met = part.federation if unseen is None else unseen
         holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
-        if "pygx" not in shift_parts(config.shift) and len(holders):
+        if has_test_phase(config) and len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
             if predictor is not None:
                 test[list(holders.ids)] = known[list(holders.ids)]
@@ -81,19 +81,28 @@ def evaluate(
         on_part(part)
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
     scores = {**client_scores(known, "known"), **client_scores(test, "test"), **tuned}
-    return _with_placement({**scores, "worst": scores["known_worst"]}, placed)
+    clients, whole, said = placements(placed, "novel", "test_placements")
+    return Evaluation({**scores, "worst": scores["known_worst"], **said}, clients, whole)
 
 
-def _with_placement(scores: dict[str, Any], placed: Sequence[tuple[Cohort, Placement]]) -> Evaluation:
-    """Scores with what is said of placements: how many are novel, and the first clients in full."""
+def has_test_phase(config: RunConfig) -> bool:
+    """Whether clients without labels can be told apart at all: features cannot show P(Y|X)."""
+    return "pygx" not in shift_parts(config.shift)
+
+
+def placements(
+    placed: Sequence[tuple[Cohort, Placement]], share: str, records: str
+) -> tuple[NDArray[np.int64], Placement | None, dict[str, Any]]:
+    """Who was placed and where, and what a result says of it: how many are novel, and the first clients in full."""
     clients = np.array([client for holders, _ in placed for client in holders], dtype=np.int64)
-    whole = Placement.join([placement for _, placement in placed]) if placed else None
-    listed = None if whole is None else whole.take(range(min(LISTED, len(whole)))).as_records(clients.tolist()[:LISTED])
-    novel = None if whole is None else float(whole.novel.mean())
-    return Evaluation({**scores, "novel": novel, "test_placements": listed}, clients, whole)
+    if not placed:
+        return clients, None, {share: None, records: None}
+    whole = Placement.join([placement for _, placement in placed])
+    listed = whole.take(range(min(LISTED, len(whole)))).as_records(clients.tolist()[:LISTED])
+    return clients, whole, {share: float(whole.novel.mean()), records: listed}
 
 
-def _asked(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
+def asked_in_parts(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:
     """The clients in parts; few at a time where each is given a model of its own."""
     for part in everyone.parts("test") if config.until is None else ():
         step = TUNED_AT_ONCE if config.finetune else len(part)

@@ -42,6 +42,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("server_momentum", None)  # as if there were no such setting
     if config.clip is None:
         counts.pop("clip")
+    if not config.unseen:
+        counts.pop("unseen")
     if config.drift is None:
         counts.pop("drift")
     else:

@@ -15,7 +15,7 @@ import torch
 from fedflux import __version__
 from fedflux.algorithms import find_algorithm, make_algorithm
 from fedflux.algorithms.base import Averaging
-from fedflux.data import Federation, partition
+from fedflux.data import Federation, Population, populate
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
 from fedflux.engine import Engine, SimulatedEngine, Work, make_engine, place_of
@@ -69,7 +69,8 @@ def _free_device() -> None:
 def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, share: float) -> dict[str, Any]:
     begin = perf_counter()
     check_trackers(config.track)
-    federation, config = build_federation(config, dataset)
+    population, config = build_population(config, dataset)
+    federation = population.training
     _check_clusters(config, federation)
     path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
     requested = _requested(config, identity(config, federation.dataset.checksum), federation.dataset.checksum)
@@ -86,7 +87,7 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
             begun = begun or _begin(folder, requested, engine)
             result = read_object(folder / RESULT_FILE)
             if result is None:
-                session = Session(config, algorithm, engine, federation, view, folder, on_round, begin)
+                session = Session(config, algorithm, engine, federation, view, folder, on_round, begin, population)
                 result = session.to_the_end(state, begun)
             else:
                 record_finish(folder)
@@ -106,6 +107,10 @@ def run_deployed(
     check_trackers(config.track)
     if config.out is None:
         raise FedfluxError("a deployed run needs a folder on the server: out = FOLDER")
+    if config.unseen:
+        raise FedfluxError(
+            f"unseen = {config.unseen}: nodes cannot be held out; those without labels are asked after training"
+        )
     requested = _requested(config, deployed_identity(config), None)
     begun = _begun(Path(config.out), requested) if config.resume else None
     algorithm = make_algorithm(config.algorithm, replace(config.settings(), average=average))
@@ -213,12 +218,18 @@ def engine_for(config: RunConfig, view: Federation, share: float = 1.0) -> Simul
 
 
 def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:
-    """Load and partition the data; the config comes back with `model` and `clients` decided."""
+    """Load and partition the data for those that train; the config comes back with `model` and `clients` decided."""
+    population, decided = build_population(config, dataset)
+    return population.training, decided
+
+
+def build_population(config: RunConfig, dataset: Dataset | None = None) -> tuple[Population, RunConfig]:
+    """The same with the clients that are held out of training."""
     if dataset is None:
         dataset = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
-    federation = partition(dataset, config.partition())
+    population = populate(dataset, config.partition())
     model = decide_model(config, dataset.image_shape)
-    return federation, replace(config, model=model, clients=len(federation))
+    return population, replace(config, model=model, clients=len(population.training))
 
 
 def decide_model(config: RunConfig, image_shape: tuple[int, int, int]) -> str:

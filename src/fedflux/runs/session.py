@@ -13,7 +13,7 @@ from safetensors.torch import save
 
 from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
-from fedflux.data import Cohort, Federation
+from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine, Stack
 from fedflux.files import jsonable, write_json, write_npz, written_whole
 from fedflux.runs.config import RunConfig
@@ -34,6 +34,7 @@ from fedflux.runs.storage.folder import (
     record_finish,
 )
 from fedflux.runs.tracking import Several, make_tracker
+from fedflux.runs.unseen import evaluate_unseen
 from fedflux.streams import stream
 
 
@@ -70,6 +71,8 @@ class Session:
     folder: Path
     on_round: Listener | None
     begin: float
+    population: Population | None = None
+    """The federation with the clients that are held out of training: they are met after it, without labels."""
 
     def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
         """From this state, or from the last whole round on; evaluate and save. Whatever stops it says what is kept."""
@@ -171,12 +174,14 @@ class Session:
         tell = partial(self._tell_after, state, records, "testing")
         work = RoundMetrics()
         found = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
+        held_out = evaluate_unseen(self.config, self.algorithm, state, self.population, last, self.engine)
         given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
         costly = [*costly, _record(len(records), work)]
         summary = self.algorithm.summary(state)
         releases = int(summary.get("releases", 0))
         result = {
             **found.scores,
+            **held_out,
             **cluster_figures(self.algorithm, state, truth),
             "test_truth": None if met is truth else met.truth,
             "why": why_clusters_differ(self.config, self.algorithm, state),
@@ -198,7 +203,8 @@ class Session:
         }
         if found.placement is not None and len(found.placement) > LISTED:
             placed = found.placement
-            arrays = {name: getattr(placed, name) for name in ("cluster", "distance", "novel", "score", "confidence")}
+            names = ("cluster", "distance", "novel", "score", "calibrated", "confidence")
+            arrays = {name: getattr(placed, name) for name in names if getattr(placed, name) is not None}
             write_npz(self.folder / PLACEMENTS_FILE, {"client": found.clients, **arrays})
         self._save(state, result, truth, simulated=there is None)
         return {**jsonable(result)}

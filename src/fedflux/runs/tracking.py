@@ -12,7 +12,9 @@ from fedflux.errors import FedfluxError, unknown
 from fedflux.files import read_object, write_json
 
 MLFLOW_FILE = "mlflow.json"
-SCORES = ("known", "known_worst", "test", "test_worst", "pairs_right", "ari", "clusters_found")
+SCORES = (
+    *("known", "known_worst", "test", "test_worst", "unseen", "unseen_worst", "pairs_right", "ari", "clusters_found"),
+)
 Stopped = Literal["KILLED", "FAILED"]
 """By a person, or by an error; MLflow's words."""
 

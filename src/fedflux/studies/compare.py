@@ -17,12 +17,11 @@ from fedflux.runs.identity import GRID, folder_name, group, identity
 from fedflux.runs.runner import check_start, decide_model
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.studies.paper import figures
-from fedflux.studies.summary import WORK, by_cell, by_shift, overall, paired
+from fedflux.studies.summary import SPREAD, WORK, WORST, by_cell, by_shift, overall, paired
 from fedflux.studies.workers import Kind, work
 
 FIGURES = (
-    "known", "test", "known_worst", "test_worst", "pairs_right", "clusters_found", "clusters_true", "seconds",
-    "bytes_up", "bytes_down", *WORK,
+    *SPREAD, *WORST, "pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_up", "bytes_down", *WORK,
 )  # fmt: skip
 
 

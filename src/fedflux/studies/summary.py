@@ -20,8 +20,8 @@ Key = tuple[str, str, str]  # group, algorithm, dataset
 Cell = tuple[str, int, int]  # shift, level, seed
 Grid = dict[str, tuple[int, ...]]  # the levels of each shift
 
-SPREAD = ("known", "test")
-WORST = ("known_worst", "test_worst")
+SPREAD = ("known", "test", "unseen")
+WORST = ("known_worst", "test_worst", "unseen_worst")
 WORK = ("models_down", "models_up", "forward_passes", "training_passes")
 COUNTED = ("pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_up", "bytes_down", *WORK)
 SCORES = (*SPREAD, *WORST, *COUNTED)

@@ -171,7 +171,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
         now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
         assignment = state.assignment.copy()
         assignment[[state.described[row] for row in rows]] = state.clusters.place(
-            now, self.settings.calibrated_assignment
+            now, self.settings.assignment != "euclidean"
         )
         return replace(state, assignment=assignment)
 

@@ -9,7 +9,7 @@ from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 
 _WHEN_AND_HOW = ("cluster_round", "components", "covariance", "bounds", "projector", "dp", "epsilon", "delta")
-_PLACING = ("assignment", "late", "significance", "answer", "novel", "novelty_level")
+_PLACING = ("assignment", "min_members", "late", "significance", "answer", "novel", "novelty_level")
 DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_PLACING, "finetune", "server_momentum"))
 """What everyone reads who makes descriptors and clusters by them."""
 

@@ -12,6 +12,7 @@ from fedflux.algorithms.flux.answers import FluxAnswers
 from fedflux.algorithms.flux.describe import Told, describe, describe_all, too_few
 from fedflux.algorithms.flux.general_model import MEMORY, SHARES, jobs_of, votes
 from fedflux.algorithms.flux.inheritance import inherited, shares_of_members
+from fedflux.algorithms.flux.placing import ask_tries
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.flux.trigger import should_cluster
 from fedflux.algorithms.shared.averaging import aggregate
@@ -265,7 +266,7 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
 
     def _place(self, state: C, newcomers: Cohort, told: Told) -> NDArray[np.int64]:
         """The clusters of late clients; the oracle puts each with its true cluster, where somebody of it is there."""
-        placed = state.clusters.place(told.descriptors, self.settings.calibrated_assignment)
+        placed = state.clusters.place(told.descriptors, self.settings.assignment != "euclidean")
         if self.grouping != "true":
             return placed
         truth = newcomers.federation.truth
@@ -278,4 +279,21 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         metrics = RoundMetrics()
         if isinstance(state, WarmUp):
             return replace(state, over=True), metrics
-        return self._place_newcomers(state, clients, engine, metrics), metrics
+        state = self._place_newcomers(state, clients, engine, metrics)
+        return self._try(state, clients, engine, metrics), metrics
+
+    def _try(self, state: C, clients: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
+        """Members say how likely their validation parts are in every cluster, so that unseen clients can be told how
+        sure their placement is. Under privacy nobody is asked: that would be one more release.
+        """
+        if self.settings.assignment != "mixture" or self.settings.descriptor.privacy is not None:
+            return state
+        tried = set() if state.tries is None else set(state.tries.member.tolist())
+        members = clients.only([k for k in clients if state.assignment[k] != UNPLACED and k not in tried])
+        found = ask_tries(state.extractor, state.clusters, members, engine, self.settings.seed)
+        if found is None:
+            return state
+        tries, sent = found
+        each = tries.likelihoods.nbytes // max(len(tries.member), 1)
+        metrics.send(tries.member.tolist(), up=each, down=sent)
+        return replace(state, tries=tries if state.tries is None else state.tries.join(tries))

@@ -130,7 +130,7 @@ class FluxSoft(FluxRounds[SoftState]):
 
     def _weights(self, state: SoftState, found: Placement) -> NDArray[np.float64]:
         """A mixture of the models of the clusters whose P(X) fits, of one where one alone does."""
-        if not self.settings.calibrated_assignment:
+        if self.settings.assignment != "calibrated" or found.distances is None:
             return super()._weights(state, found)
         return mixture(found.distances, len(state.extractor.question.projector))
 

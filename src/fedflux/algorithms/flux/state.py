@@ -11,7 +11,10 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import UNPLACED, PerClient
 from fedflux.algorithms.flux.describe import Extractor
 from fedflux.algorithms.flux.general_model import elected
+from fedflux.algorithms.flux.placing import make_offer, members_of
 from fedflux.clustering import Clusters
+from fedflux.clustering.placement.offer import Offer
+from fedflux.clustering.placement.queries import Tries
 from fedflux.engine import Stack
 
 
@@ -52,11 +55,23 @@ class Clustered:
     """How the models, and the general one behind them, have been moving, where the server has momentum."""
     ballot: tuple[float, ...] = ()
     """How well each part of the general model's in the answer served the members' validation parts so far."""
+    tries: Tries | None = None
+    """What members' validation parts said of the clusters after the last round; None: nobody was asked."""
 
     @property
     def share(self) -> float:
         """The general model's part in the answer to a client."""
         return elected(self.ballot)
+
+    @cached_property
+    def offer(self) -> Offer:
+        """What unseen clients are offered."""
+        return make_offer(self.clusters, self.assignment, self.tries)
+
+    @cached_property
+    def sizes(self) -> NDArray[np.int64]:
+        """(M,): how many clients every cluster has."""
+        return members_of(self.clusters, self.assignment)
 
     @cached_property
     def answering(self) -> Stack:

@@ -105,7 +105,7 @@ def judge(
     values, axes = _eigen(marginals.covariance)
     length = marginals.mean.shape[1]
     volume = np.log(values).sum(axis=1)
-    score, sure = np.empty(len(nearest)), np.empty(len(nearest))
+    score, posterior = np.empty(len(nearest)), np.empty(distances.shape)
     for rows in spans(len(nearest), max(ENTRIES // (length * len(marginals.mean)), 1)):
         count = unlabelled.effective[rows, 0]
         spread = null.spread(count, marginals.weight)
@@ -117,10 +117,11 @@ def judge(
         evidence = -0.5 * (tail + volume[None] + length * np.log(spread))
         evidence -= evidence.max(axis=1, keepdims=True)
         likely = np.exp(evidence)
-        sure[rows] = likely[np.arange(len(count)), nearest[rows]] / likely.sum(axis=1)
+        posterior[rows] = likely / likely.sum(axis=1, keepdims=True)
     if not null.calibrated:
         score[:] = 1.0  # trained images against others prove nothing
-    return Placement(nearest, distances, score < level, score, sure)
+    calibrated = np.full(len(nearest), null.calibrated)
+    return Placement(nearest, score < level, score, posterior, calibrated, distances)
 
 
 def _like_any(null: Null, ratio: Array, trifle: Array) -> Array:

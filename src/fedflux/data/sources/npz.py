@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.splits import hold_out
+from fedflux.data.truth import UNKNOWN
 from fedflux.errors import FedfluxError, unknown
 
 _KEYS = ("x", "y", "client", "cluster", "x_test", "y_test", "client_test")
@@ -24,7 +25,9 @@ def load_npz(data_dir: Path | None = None) -> Dataset:
     _check_keys(file, arrays)
     train, names, clusters = _train(file, arrays)
     if "x_test" in arrays:
-        test = _test(file, arrays, names)
+        test, alone = _test(file, arrays, names)
+        names = None if names is None else (*names, *alone)
+        clusters = None if clusters is None else np.concatenate([clusters, np.full(len(alone), UNKNOWN)])
         if test.x.dtype != train.x.dtype:
             raise FedfluxError(f"{file}: x is {train.x.dtype} but x_test is {test.x.dtype}; store both alike")
     else:
@@ -101,18 +104,19 @@ def _train(file: Path, arrays: dict[str, Array]) -> tuple[Examples, tuple[str, .
     return Examples(x, y, client), names, clusters
 
 
-def _test(file: Path, arrays: dict[str, Array], names: tuple[str, ...] | None) -> Examples:
+def _test(file: Path, arrays: dict[str, Array], names: tuple[str, ...] | None) -> tuple[Examples, tuple[str, ...]]:
+    """The test part, and the names of the clients that are in it alone: they are numbered behind the others."""
     x, y = _pixels(file, "x_test", arrays["x_test"]), _labels(file, "y_test", arrays["y_test"])
     _same_length(file, arrays, "x_test", "y_test")
     if names is None:
-        return Examples(x, y)
+        return Examples(x, y), ()
     _same_length(file, arrays, "x_test", "client_test")
-    number = {name: index for index, name in enumerate(names)}
-    owners = [str(value) for value in _ids(file, "client_test", arrays["client_test"]).tolist()]
-    for owner in owners:
-        if owner not in number:
-            raise FedfluxError(f"{file}: client '{owner}' of 'client_test' has no training example in 'client'")
-    return Examples(x, y, np.array([number[owner] for owner in owners], np.int64))
+    ids, client = np.unique(_ids(file, "client_test", arrays["client_test"]), return_inverse=True)
+    owners = [str(value) for value in ids.tolist()]
+    known = set(names)
+    alone = tuple(owner for owner in owners if owner not in known)
+    number = {name: index for index, name in enumerate((*names, *alone))}
+    return Examples(x, y, np.array([number[owner] for owner in owners], np.int64)[client]), alone
 
 
 def _clusters(file: Path, arrays: dict[str, Array], client: Labels, names: tuple[str, ...]) -> Labels:

@@ -229,7 +229,7 @@ class FlowerEngine:
                 needed, (mixture,) = mixtures_of([(predictor, models)], place)
                 told: dict[str, Any] = {}
                 if placed is not None:
-                    told = {**placed.take([place]).as_records([client])[0], "distance": placed.distance[place]}
+                    told = placed.take([place]).as_records([client])[0]
                 request = HandOut(self._asked(cohort, client), tuple(needed), mixture, dumps(jsonable(told)))
                 questions[client] = Question(request, needed)
         self._ask("hand_out", questions, lambda client, content: None)

@@ -27,6 +27,8 @@ COLUMNS = (
     "pairs_right", "cluster_round", "rounds", "seconds", "bytes_up", "bytes_down", "engine", "device", "precision",
     "revision", "checksum", "fedflux", "finished", "command", "run_dir", "config", "result",
 )  # fmt: skip
+FROM_RESULT = ("unseen", "unseen_worst")
+"""Scores that came after the tables were fixed: CSV takes them from the result."""
 ROUND_COLUMNS = ("identity", "round", "validation", "bytes_up", "bytes_down", "seconds", "events", "record")
 TABLES = {"cells": COLUMNS, "rounds": ROUND_COLUMNS}
 MAKE = f"""
@@ -147,9 +149,11 @@ def export_store(source: Path, out: Path) -> int:
     """All cells as CSV, one row each; how many there were. The store is only read."""
     rows, _ = _read(source)
     text = io.StringIO(newline="")
-    writer = csv.DictWriter(text, [name for name in COLUMNS if name not in ("config", "result")], extrasaction="ignore")
+    names = [name for name in COLUMNS if name not in ("config", "result")]
+    writer = csv.DictWriter(text, [*names, *FROM_RESULT], extrasaction="ignore")
     writer.writeheader()
-    writer.writerows(dict(zip(COLUMNS, row, strict=True)) for row in rows)
+    for cell in map(_opened, rows):
+        writer.writerow({**cell, **{name: cell["result"].get(name) for name in FROM_RESULT}})
     try:
         with written_whole(out) as handle:
             handle.write(text.getvalue().encode())

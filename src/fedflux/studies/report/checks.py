@@ -14,6 +14,7 @@ TEXTS = ("algorithm", "dataset", "shift", "group")
 PLACES = ("level", "seed")
 FIGURES = (
     *("known", "known_worst", "known_quantile10", "test", "test_worst", "test_quantile10", "pairs_right", "ari", "nmi"),
+    *("unseen", "unseen_worst", "unseen_quantile10"),
     *("clusters_found", "clusters_true", "cluster_round", "bytes_up", "bytes_down", *WORK),
     *("seconds", "seconds_training", "seconds_descriptor", "seconds_clustering"),
 )

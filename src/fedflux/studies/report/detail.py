@@ -27,7 +27,7 @@ from fedflux.studies.report.checks import checked_result, checked_rounds, checke
 from fedflux.studies.report.descriptor_map import descriptor_map
 from fedflux.studies.report.folders import Folder, read_arrays
 from fedflux.studies.report.rounding import digits, percent
-from fedflux.studies.summary import WORK
+from fedflux.studies.summary import SPREAD, WORK, WORST
 
 MOST_CLIENTS = 300
 """Clients listed one by one."""
@@ -40,11 +40,11 @@ MOST_PLACED = 120
 MOST_WHY = 120
 BAND = (0.1, 0.25, 0.75, 0.9)
 PHASES = ("training", "descriptor", "clustering")
-SCORES = ("known", "known_worst", "known_quantile10", "test", "test_worst", "test_quantile10")
+SCORES = tuple(f"{name}{part}" for name in SPREAD for part in ("", "_worst", "_quantile10"))
 CLUSTERING = ("clusters_found", "clusters_true", "ari", "nmi", "pairs_right", "cluster_round")
 ROW = (
     *("algorithm", "dataset", "shift", "level", "seed", "group", "clients", "participation"),
-    *("known", "test", "known_worst", "test_worst", "pairs_right", "clusters_found", "clusters_true"),
+    *(*SPREAD, *WORST, "pairs_right", "clusters_found", "clusters_true"),
     *("seconds", "bytes_up", "bytes_down", *WORK),
 )
 """What summaries are made from."""
@@ -68,6 +68,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
     """Everything about one finished run."""
     result = checked_result(read_object(folder.path / RESULT_FILE), config.get("clients"))
     named = {"algorithm": config.get("label") or config["algorithm"], "group": config.get("group") or ""}
+    named |= {key: result.get(key) for key in (*SPREAD, *WORST)}  # `unseen` is a setting, too: how many are held out
     row = checked_row({key: named.get(key, config.get(key, result.get(key))) for key in ROW})
     by_round = {line["round"]: line for line in checked_rounds(read_lines(folder.path / ROUNDS_FILE))}
     rounds = [by_round[number] for number in sorted(by_round)]

@@ -41,7 +41,9 @@ def escape(text: str) -> str:
 
 
 def _means(lines: Sequence[Mapping[str, Any]], where: str, by_shift: bool) -> str:
-    heads = ["Algorithm", *(["Shift"] if by_shift else []), "Known", "worst", "Test", "worst", "Pairs right", "Over"]
+    held_out = any(line["unseen_mean"] is not None for line in lines)
+    scores = ["Known", "worst", "Test", "worst", *(["Unseen", "worst"] if held_out else []), "Pairs right"]
+    heads = ["Algorithm", *(["Shift"] if by_shift else []), *scores, "Over"]
     rows = [
         [
             escape(line["algorithm"]),
@@ -50,6 +52,7 @@ def _means(lines: Sequence[Mapping[str, Any]], where: str, by_shift: bool) -> st
             _spread(line["known_worst_mean"]),
             _spread(line["test_mean"], line["test_std"]),
             _spread(line["test_worst_mean"]),
+            *(_unseen(line) if held_out else []),
             _spread(None if line["pairs_right_mean"] is None else 100 * line["pairs_right_mean"]),
             escape(line["scope"]),
         ]
@@ -59,7 +62,11 @@ def _means(lines: Sequence[Mapping[str, Any]], where: str, by_shift: bool) -> st
         f"{escape(where)}: accuracy on the clients' test parts in percent, mean over clients; $\\pm$ is the deviation "
         "over seeds. Worst: the worst client of a run. Pairs right: client pairs rightly put together or apart."
     )
-    return _table(heads, rows, "l" * (2 if by_shift else 1) + "r" * 5 + "l", caption)
+    return _table(heads, rows, "l" * (2 if by_shift else 1) + "r" * len(scores) + "l", caption)
+
+
+def _unseen(line: Mapping[str, Any]) -> list[str]:
+    return [_spread(line["unseen_mean"], line["unseen_std"]), _spread(line["unseen_worst_mean"])]
 
 
 def _paired(lines: Sequence[Mapping[str, Any]], where: str) -> str:

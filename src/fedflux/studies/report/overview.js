@@ -5,6 +5,8 @@ const METRICS = {
   test: "Test phase",
   known_worst: "Known association, worst client",
   test_worst: "Test phase, worst client",
+  unseen: "Unseen clients",
+  unseen_worst: "Unseen clients, worst client",
 };
 
 function withSpread(mean, deviation) {
@@ -108,6 +110,7 @@ function summaryTable(lines, more) {
   const right = (row) => number(there(row.pairs_right_mean) ? 100 * row.pairs_right_mean : null);
   return table([
     ALGORITHM_COLUMN, ...more, mean("known"), mean("known_worst"), mean("test"), mean("test_worst"),
+    ...(lines.some((line) => there(line.unseen_mean)) ? [mean("unseen"), mean("unseen_worst")] : []),
     { key: "pairs_right_mean", title: "Pairs right", num: true, text: right,
       hint: "client pairs rightly put together or apart, %" },
     { key: "clusters_found_mean", title: "Clusters", num: true, hint: "found of true, mean over runs", text: clusters },

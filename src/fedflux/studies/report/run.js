@@ -3,6 +3,7 @@
 const SCORE_WORDS = {
   known: "Known association: each client's test part, scored by the model of the cluster its training data was put in.",
   test: "Test phase: the same clients treated as unseen and unlabelled; only their test features choose the model.",
+  unseen: "Unseen clients: held out of training, then asked without labels; only their test features choose the model.",
 };
 
 function runSection(run) {
@@ -56,6 +57,7 @@ function runCards(run) {
   return el("ul", { class: "cards" },
     card("Known association", share(scores.known), there(scores.known) ? spread("known") : "not evaluated"),
     card("Test phase", share(scores.test), there(scores.test) ? spread("test") : noTest),
+    there(scores.unseen) && card("Unseen clients", share(scores.unseen), spread("unseen")),
     run.grouped_by === "truth" ? card("Clusters found", "none", clusterless) : card("Clusters found", found, truth),
     card("Traffic", bytes(costs.bytes_up + costs.bytes_down), ways),
     card("Time", seconds(timings.seconds), [run.ran_on.device, run.ran_on.engine].filter(Boolean).join(", engine ")));

@@ -18,6 +18,10 @@ function runColumns() {
     score("known_worst", "worst", "Known association of the worst client"),
     score("test", "Test, %", SCORE_WORDS.test),
     score("test_worst", "worst", "Test phase of the worst client"),
+    ...(DATA.runs.some((run) => there(run.row.unseen)) ? [
+      score("unseen", "Unseen, %", SCORE_WORDS.unseen),
+      score("unseen_worst", "worst", "Accuracy of the worst client that was held out"),
+    ] : []),
     { key: "clusters_found", title: "Clusters", num: true, hint: "found of true", text: clusters },
     { key: "pairs_right", title: "Pairs right, %", num: true, text: right },
     { key: "bytes", title: "Bytes", num: true, text: (row) => bytes(row.bytes) },

@@ -1,0 +1,55 @@
+"""What the server offers to unseen clients, and what a client makes of it by itself: its posterior over clusters."""
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.clustering.placement.misfit import UsualMisfit, misfit_of
+from fedflux.clustering.placement.mixtures import Array, ClassMixtures, Single
+from fedflux.clustering.placement.posterior import Temperature
+
+CUT = 0.02
+"""Probabilities below this are zero: where one cluster is certain, its model answers alone."""
+DIGITS = 3
+"""To which a posterior is rounded before it leaves a client."""
+
+
+@dataclass(frozen=True, eq=False)
+class Offer:
+    """Clusters as an unseen client meets them, and how sure it may be."""
+
+    mixtures: ClassMixtures
+    prior: Single
+    """(M,): shares of clients."""
+    temperature: Temperature = field(default_factory=Temperature)
+    usual: UsualMisfit = field(default_factory=UsualMisfit)
+
+    @property
+    def nbytes(self) -> int:
+        """What sending it takes."""
+        return self.mixtures.nbytes + int(self.prior.nbytes)
+
+    def only(self, clusters: NDArray[np.int64]) -> "Offer":
+        """Some of the clusters."""
+        prior = self.prior[clusters]
+        return replace(self, mixtures=self.mixtures.only(clusters), prior=prior / prior.sum())
+
+    def place(self, images: Array, worth: float) -> tuple[Array, float]:
+        """The posterior (M,) of a client with these reduced latents, and how likely it is to be like any cluster.
+
+        `worth` is the number of images less what copies repeat (Kish's effective count).
+        """
+        likelihood = self.mixtures.log_likelihoods(images).mean(axis=0) * worth
+        prior = self.prior.astype(np.float64)
+        found = self.temperature.posterior(likelihood[None], np.array([worth]), self.mixtures.error, prior)[0]
+        score = 1.0
+        if self.usual.calibrated:
+            score = self.usual.likeness(misfit_of(self.mixtures, images, likelihood, worth))
+        return rounded(found), score
+
+
+def rounded(posterior: Array) -> Array:
+    """The posterior without what is next to nothing, in a few digits."""
+    found = np.where(posterior < min(CUT, float(posterior.max())), 0.0, posterior)
+    return np.asarray(np.round(found / found.sum(), DIGITS))

@@ -1,0 +1,75 @@
+"""From likelihoods to a posterior over clusters that means what it says: its temperature is learned from tries.
+
+Classes are not quite Gaussian, and means are estimates, so that likelihoods are surer than they should be. The evidence
+for cluster m against the likeliest, m*, is therefore divided by
+
+    T = a (1 + n (e_m* + e_m)) + c n,
+
+n being the number of images, e the error of what is known of a cluster: errors of estimates do not average out over
+images. a and c are learned: members' validation parts, and small pieces of them, are clients with known answers.
+"""
+
+from dataclasses import dataclass
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.clustering.placement.mixtures import Array
+
+BASE, DOUBT = 1.5, 0.5
+"""What a is before anything was tried, and how sure that is (a deviation of its logarithm)."""
+GROWTH = 0.05
+"""The size of c that nothing has spoken for yet."""
+BASES = np.exp(np.linspace(np.log(0.5), np.log(12.0), 23))
+GROWTHS = (0.0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
+UNLIKELY = 1e-6
+"""The least probability that a try is counted with: one client in an odd cluster must not decide alone."""
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """a and c."""
+
+    base: float = BASE
+    growth: float = 0.0
+
+    def posterior(self, likelihoods: Array, counts: Array, error: NDArray[np.floating], prior: Array) -> Array:
+        """(R, M): probabilities of clusters, from log-likelihoods (R, M) of n images each (R,)."""
+        best = likelihoods.argmax(axis=1)
+        rows = np.arange(len(likelihoods))
+        behind = likelihoods[rows, best][:, None] - likelihoods
+        shared = 1 + counts[:, None] * (error[best][:, None] + error[None])
+        heat = self.base * shared + self.growth * counts[:, None]
+        with np.errstate(divide="ignore"):
+            log = np.log(prior)[None] - behind / heat
+        found = np.exp(log - log.max(axis=1, keepdims=True))
+        return np.asarray(found / found.sum(axis=1, keepdims=True))
+
+
+def learned(
+    likelihoods: Array,
+    counts: Array,
+    own: NDArray[np.int64],
+    client: NDArray[np.int64],
+    error: NDArray[np.floating],
+    prior: Array,
+) -> Temperature:
+    """The temperature under which tries (R) with known clusters are likeliest, every client counting once a size.
+
+    Pieces of one validation part tell the same again, so that the pieces of one size share one vote.
+    """
+    if not len(own):
+        return Temperature()
+    vote = np.zeros(len(own))
+    for size in np.unique(counts):
+        same = np.flatnonzero(counts == size)
+        _, group, times = np.unique(client[same], return_inverse=True, return_counts=True)
+        vote[same] = 1 / times[group.reshape(-1)]
+
+    def surprise(base: float, growth: float) -> float:
+        found = Temperature(base, growth).posterior(likelihoods, counts, error, prior)[np.arange(len(own)), own]
+        doubt = 0.5 * (np.log(base / BASE) / DOUBT) ** 2 + growth / GROWTH
+        return float(doubt - (vote * np.log(np.maximum(found, UNLIKELY))).sum())
+
+    return Temperature(*min(((float(a), c) for a, c in product(BASES, GROWTHS)), key=lambda pair: surprise(*pair)))
