@@ -1,13 +1,15 @@
 """Who is told to be novel: unseen, unlabelled clients with patterns that training saw, and with patterns it did not.
 
     python benchmarks/novelty.py --data-dir DATA [--dataset mnist] [--shifts px,py,pxgy] [--seeds 42,43,44]
-        [--fraction 1.0] [--device auto] [--until-clustered] [--out TABLE.md]
+        [--fraction 1.0] [--device auto] [--assignment mixture] [--until-clustered] [--out TABLE.md]
 
-FLUX is trained on ten clients (px at level 3: rotations by quarter turns; py and pxgy at level 6). The test images are
-then dealt to clients of 100, 200, 500 and 1,000 images, once for every pattern; a client is asked by its images alone.
-Patterns nobody trained on: rotations by 45, 30 and 60 degrees, a colour, quarter turns that no training client drew,
-other class subsets, other class rotations. Shares are over all clients of a kind and all seeds, with exact 95 %
-binomial intervals. The accuracies say what novel clients get from each fallback; labels are used for those alone.
+FLUX is trained on ten clients (px at level 3: rotations by quarter turns; py and pxgy at level 6), which then say what
+is usual, as after every run. The test images are dealt to clients of 100, 200, 500 and 1,000 images, once for every
+pattern; a client is asked by its images alone. Known patterns are shown with other label shares, too: Dirichlet(1) of
+the classes that they keep. Patterns nobody trained on: rotations by 45, 30 and 60 degrees, a colour, quarter turns that
+no training client drew, other class subsets, other class rotations. Shares are over all clients of a kind and all
+seeds, with exact 95 % binomial intervals; "calibrated" are those whose verdict is one: in a cluster of one member
+nobody is called novel. The accuracies say what novel clients get from each fallback; labels are used for those alone.
 Who is novel is settled once the clusters are found: --until-clustered trains no further and leaves accuracies out.
 """
 
@@ -41,7 +43,8 @@ DEALT = [100] * 6 + [200] * 3 + [500] * 2 + [1000]
 """Sizes of clients, again and again until the images are dealt."""
 OTHERS = 6
 """Patterns nobody trained on that are drawn for py and pxgy."""
-FALLBACKS = ("nearest", "general", "mixture", "mean")
+OTHER_LABELS = "known, other label shares"
+FALLBACKS = ("placed", "general", "mixture", "mean")
 
 
 @dataclass
@@ -52,6 +55,7 @@ class Tally:
     novel: list[bool] = field(default_factory=list)
     right: list[bool] = field(default_factory=list)
     confidence: list[float] = field(default_factory=list)
+    calibrated: list[bool] = field(default_factory=list)
     accuracy: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
 
 
@@ -75,26 +79,41 @@ def unknown_patterns(shift: str, known: set[Pattern], federation: Federation, se
 
 
 def unseen_clients(
-    federation: Federation, pattern: Pattern, rng: np.random.Generator
+    federation: Federation, pattern: Pattern, rng: np.random.Generator, other_labels: bool
 ) -> Iterator[tuple[Features, NDArray[np.int64]]]:
-    """Disjoint chunks of the test images as this pattern shows them, and their labels."""
+    """Disjoint chunks of the test images as this pattern shows them, and their labels.
+
+    With other label shares every client draws for itself, and only its own images differ from one another.
+    """
     test = federation.dataset.test
-    rows = np.flatnonzero(np.isin(test.y, range(federation.classes) if pattern.kept is None else pattern.kept))
+    kept = np.array(range(federation.classes) if pattern.kept is None else pattern.kept)
+    rows = np.flatnonzero(np.isin(test.y, kept))
     rows = rng.permutation(rows)
     begin, turn = 0, 0
     while begin + (size := DEALT[turn % len(DEALT)]) <= len(rows):
-        mine = rows[begin : begin + size]
+        mine = with_shares(test.y, kept, size, rng) if other_labels else rows[begin : begin + size]
         x = np.repeat(test.x[mine], federation.channels // test.x.shape[1], axis=1)
         x, y = pattern.transform(x, test.y[mine], rng)
         yield Features(torch.from_numpy(np.ascontiguousarray(x))), y
         begin, turn = begin + size, turn + 1
 
 
-def answers(state: Clustered, nearest: Predictor, count: int) -> dict[str, Predictor]:
+def with_shares(
+    labels: NDArray[np.int64], kept: NDArray[np.int64], size: int, rng: np.random.Generator
+) -> NDArray[np.int64]:
+    """Rows of images whose label shares are drawn from Dirichlet(1); a class has no more images than there are."""
+    count = rng.multinomial(size, rng.dirichlet(np.ones(len(kept))))
+    rows = [np.flatnonzero(labels == label) for label in kept]
+    return np.concatenate(
+        [rng.choice(own, min(n, len(own)), replace=False) for own, n in zip(rows, count, strict=True)]
+    )
+
+
+def answers(state: Clustered, placed: Predictor, count: int) -> dict[str, Predictor]:
     """What could answer for a novel client."""
     members = np.bincount(state.assignment, minlength=len(state.models)).astype(np.float64)
     return {
-        "nearest": nearest,
+        "placed": placed,
         "general": Predictor.shared(state.extractor.reference, np.ones(1), count),
         "mixture": by_membership(state.models, state.assignment, count),
         "mean": Predictor.shared(state.models.average(members[None]), np.ones(1), count),
@@ -113,12 +132,13 @@ def measure(config: RunConfig, tallies: dict[str, Tally], until_clustered: bool)
             state, _ = algorithm.round(state, cohort, engine)
             if until_clustered and isinstance(state, Clustered):
                 break
+        state, _ = algorithm.complete(state, view.cohort(range(len(view)), state.round), engine)
         cluster_of = {p.content(): int(m) for p, m in zip(federation.patterns, state.assignment, strict=True)}
         new = unknown_patterns(config.shift, set(cluster_of), federation, config.seed)
-        for kind, patterns in {"known": list(cluster_of), **new}.items():
+        for kind, patterns in {"known": list(cluster_of), OTHER_LABELS: list(cluster_of), **new}.items():
             for number, pattern in enumerate(patterns):
                 rng = stream(config.seed, f"unseen {kind}", client=number)
-                features, labels = zip(*unseen_clients(federation, pattern, rng), strict=True)
+                features, labels = zip(*unseen_clients(federation, pattern, rng, kind == OTHER_LABELS), strict=True)
                 found = ask(algorithm, state, engine, list(features), cluster_of.get(pattern), tallies[kind])
                 if not until_clustered:
                     score(state, engine, list(features), list(labels), found, tallies[kind])
@@ -138,6 +158,7 @@ def ask(
     tally.size += [len(one) for one in features]
     tally.novel += found.placement.novel.tolist()
     tally.confidence += found.placement.confidence.tolist()
+    tally.calibrated += found.placement.calibrated.tolist()
     if cluster is not None:
         tally.right += (found.placement.cluster == cluster).tolist()
     return found
@@ -167,11 +188,12 @@ def table(dataset: str, shift: str, tallies: dict[str, Tally]) -> list[str]:
     lines = []
     for kind, tally in tallies.items():
         size, novel = np.array(tally.size), np.array(tally.novel)
+        meant = f"{100 * np.mean(tally.calibrated):.0f}"
         by_size = [f"{100 * novel[size == s].mean():.0f}" if (size == s).any() else "–" for s in SIZES]
         right = f"{100 * np.mean(tally.right):.1f}" if tally.right else "–"
         sure = f"{100 * np.mean(tally.confidence):.1f}"
         fallback = [f"{100 * np.mean(tally.accuracy[n]):.1f}" if tally.accuracy else "–" for n in FALLBACKS]
-        cells = [dataset, shift, kind, str(len(novel)), share(tally.novel), *by_size, right, sure, *fallback]
+        cells = [dataset, shift, kind, str(len(novel)), meant, share(tally.novel), *by_size, right, sure, *fallback]
         lines.append(f"| {' | '.join(cells)} |")
     return lines
 
@@ -187,10 +209,11 @@ def main() -> None:
     parser.add_argument("--fraction", type=float, default=1.0)
     parser.add_argument("--device", default="auto")
     parser.add_argument("--novelty-level", type=float, default=RunConfig.novelty_level)
+    parser.add_argument("--assignment", default=RunConfig.assignment)
     parser.add_argument("--until-clustered", action="store_true")
     parser.add_argument("--out", type=Path, default=None)
     told = parser.parse_args()
-    heads = ["dataset", "shift", "pattern", "clients", "called novel, %", *(f"of {s}" for s in SIZES)]
+    heads = ["dataset", "shift", "pattern", "clients", "calibrated, %", "called novel, %", *(f"of {s}" for s in SIZES)]
     heads += ["placed right, %", "confidence, %", *(f"{name}, %" for name in FALLBACKS)]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for shift in told.shifts.split(","):
@@ -207,6 +230,7 @@ def main() -> None:
                 "data_fraction": told.fraction,
                 "device": told.device,
                 "novelty_level": told.novelty_level,
+                "assignment": told.assignment,
             }
             measure(make_config(settings), tallies, told.until_clustered)
         lines += table(told.dataset, shift, tallies)

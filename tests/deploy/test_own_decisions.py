@@ -30,25 +30,40 @@ def with_node(config: dict[str, Any], client: int = ODD, **settings: Any) -> Pla
     return play(grid, **told)
 
 
-def failures(found: Played, client: int = ODD) -> list[str]:
-    start = f"client {client} (node {node_id(client)}) failed in "
+def declined(found: Played, client: int = ODD) -> list[str]:
+    """What a client did not answer by its own decision."""
+    start = f"client {client} (node {node_id(client)}) declined "
     return [event.removeprefix(start) for event in found.events if event.startswith(start)]
 
 
 def test_a_node_answers_only_what_it_allows() -> None:
     found = with_node({"allow": "train, evaluate, latent-bounds"})
     words = "descriptor: this node does not allow 'descriptor': it allows train, evaluate, latent-bounds"
-    assert failures(found)[0] == words
+    assert declined(found)[0] == words
     assert found.result["refused"] == {}
     assert found.assignment[ODD] == -1
     assert all(label >= 0 for k, label in enumerate(found.assignment) if k != ODD)
 
 
+def test_members_that_decline_tries_belong_all_the_same() -> None:
+    """Others' validation parts say how sure a placement is; nobody has failed."""
+    found = with_node({"allow": "train, evaluate, latent-bounds, descriptor"})
+    words = [event.split(":")[0] for event in declined(found)]
+    assert words == ["placement-tries", "placement"]
+    assert not any("failed in" in event for event in found.events)
+    assert found.result["refused"] == {}
+    assert found.assignment[ODD] >= 0
+    assert found.result["known_per_client"][ODD] is not None
+    told = {one["client"]: one for one in found.result["test_placements"]}
+    assert told[ODD]["confidence"] is None
+    assert all(one["confidence"] > 0 for client, one in told.items() if client != ODD)
+
+
 def test_a_rule_must_be_allowed_too() -> None:
     found = with_node({"allow": "train, evaluate"}, algorithm="apfl")
-    assert failures(found)[0].startswith("train: this node does not allow 'apfl-mixing'")
+    assert declined(found)[0].startswith("train: this node does not allow 'apfl-mixing'")
     allowed = with_node({"allow": "train, evaluate, apfl-mixing"}, algorithm="apfl")
-    assert failures(allowed) == []
+    assert declined(allowed) == []
 
 
 def test_a_node_may_keep_whole_parts_to_itself() -> None:
@@ -74,7 +89,8 @@ def test_a_node_without_labels_never_trains_whatever_it_is_asked() -> None:
     grid = make_grid(range(4), SMALL, {ODD: lie}, unlabelled=(ODD,))
     found = play(grid, **SMALL)
     assert ODD not in found.known
-    assert any("this node has no labels: it answers unlabelled-descriptor, not train" in words for words in lies)
+    words = "this node has no labels: it answers placement and unlabelled-descriptor, not train"
+    assert any(words in lie for lie in lies)
 
 
 def test_another_revision_is_refused_with_both_numbers() -> None:
@@ -90,7 +106,7 @@ def test_another_revision_is_refused_with_both_numbers() -> None:
     watched(grid, lambda message, context: here.update(node=context.node_id))
     with patch("fedflux.deploy.node.requests.unpack", older):
         found = play(grid, **SMALL)
-    assert "latent-bounds: operation 'latent-bounds' has revision 1 here, and 2 is asked for" in failures(found)
+    assert "latent-bounds: operation 'latent-bounds' has revision 1 here, and 2 is asked for" in declined(found)
 
 
 def test_the_nodes_own_data_function_wins() -> None:

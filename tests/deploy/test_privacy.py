@@ -73,19 +73,23 @@ def grid_of(folder: Path | None = None, **node: Any) -> Any:
     return grid
 
 
-def failures(found: Played) -> list[str]:
-    return [event.split("failed in ")[1] for event in found.events if "failed in" in event]
+def declined(found: Played) -> list[str]:
+    """What nodes did not answer by their own decision; nothing else went wrong."""
+    assert not any("failed in" in event for event in found.events)
+    return [event.split(" declined ")[1] for event in found.events if " declined " in event]
 
 
-def test_no_exact_moment_leaves_a_node(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("assignment", "asked"), [("mixture", "placement"), ("calibrated", "unlabelled-descriptor")])
+def test_no_exact_moment_leaves_a_node(assignment: str, asked: str, tmp_path: Path) -> None:
     """The same run without noise says what the exact moments are; no message of the private one holds any of them."""
     exact, private = Log(), Log()
+    settings = {**PRIVATE, "assignment": assignment}
     with patch("fedflux.descriptors.privacy.accounting.gaussian_noise", lambda values, scale: values):
-        play(exact.watch(grid_of(tmp_path / "exact")), **PRIVATE)
-    found = play(private.watch(grid_of(tmp_path / "private")), **PRIVATE)
-    assert {name for _, name in private.asked} == {"descriptor", "unlabelled-descriptor"}
+        play(exact.watch(grid_of(tmp_path / "exact")), **settings)
+    found = play(private.watch(grid_of(tmp_path / "private")), **settings)
+    assert {name for _, name in private.asked} == {"descriptor", asked}
     for client in range(4):
-        for name in ("descriptor", "unlabelled-descriptor"):
+        for name in {"descriptor", asked} - {"placement"}:
             (noisy,) = private.answers[node_id(client), name]
             (secret,) = exact.answers[node_id(client), name]
             for block in ("mean", "spread", "validation_mean"):
@@ -94,6 +98,8 @@ def test_no_exact_moment_leaves_a_node(tmp_path: Path) -> None:
                     assert holds(exact, secret[block])
                     assert not holds(private, secret[block])
     assert EPSILON * (1 - 1e-3) < found.result["epsilon"] <= EPSILON + 1e-6
+    choosing = "release no descriptor, only their choice" in found.result["privacy_scope"]
+    assert choosing == (assignment == "mixture")
 
 
 def holds(log: Log, secret: np.ndarray[Any, Any]) -> bool:
@@ -101,12 +107,18 @@ def holds(log: Log, secret: np.ndarray[Any, Any]) -> bool:
     return any(array.shape == secret.shape and np.allclose(array, secret, rtol=1e-3, atol=0) for array in log.arrays)
 
 
-def test_a_resumed_run_gets_the_same_release_and_is_charged_once(tmp_path: Path) -> None:
-    """The server dies once everyone has described itself, before that is on disk."""
-    first, second = Log(), Log()
+@pytest.mark.parametrize(
+    ("assignment", "charged"),
+    [("mixture", [["train", "validation"]]), ("calibrated", [["test"], ["train", "validation"]])],
+)
+def test_a_resumed_run_gets_the_same_release_and_is_charged_once(
+    assignment: str, charged: list[list[str]], tmp_path: Path
+) -> None:
+    """The server dies once everyone has described itself, before that is on disk. A choice is not charged."""
+    first, second, settings = Log(), Log(), {**PRIVATE, "assignment": assignment}
     with pytest.raises(PowerCutError):
-        play(first.watch(grid_of(tmp_path), dies_after=4), out=tmp_path / "run", **PRIVATE)
-    found = play(second.watch(grid_of(tmp_path)), out=tmp_path / "run", resume=True, **PRIVATE)
+        play(first.watch(grid_of(tmp_path), dies_after=4), out=tmp_path / "run", **settings)
+    found = play(second.watch(grid_of(tmp_path)), out=tmp_path / "run", resume=True, **settings)
     assert found.result["refused"] == {}
     for client in range(3):  # the fourth one's answer was on its way
         (before,), (after,) = (log.answers[node_id(client), "descriptor"] for log in (first, second))
@@ -116,27 +128,64 @@ def test_a_resumed_run_gets_the_same_release_and_is_charged_once(tmp_path: Path)
         assert ledger is not None
         (account,) = ledger.values()
         assert account["epsilon"] == EPSILON
-        assert sorted(account["releases"].values()) == [["test"], ["train", "validation"]]
+        assert sorted(account["releases"].values()) == charged
 
 
 def test_a_node_refuses_to_spend_more_than_it_has(tmp_path: Path) -> None:
     found = play(grid_of(tmp_path / "poor", **{"max-epsilon": 10}), **PRIVATE)
     words = "ε would be 200 in all, and this node's max-epsilon is 10"
-    assert f"descriptor: {words}" in failures(found)
+    assert f"descriptor: {words}" in declined(found)
     assert not (tmp_path / "poor" / "0" / "ledger.json").exists()
 
     rich = {"max-epsilon": 300.0}
-    assert failures(play(grid_of(tmp_path / "rich", **rich), **PRIVATE)) == []
+    assert declined(play(grid_of(tmp_path / "rich", **rich), **PRIVATE)) == []
     again = play(grid_of(tmp_path / "rich", **rich), **{**PRIVATE, "lr": 0.02})
-    assert "descriptor: ε would be 400 in all, and this node's max-epsilon is 300" in failures(again)
+    assert "descriptor: ε would be 400 in all, and this node's max-epsilon is 300" in declined(again)
 
 
 def test_a_node_with_a_budget_answers_nothing_exactly(tmp_path: Path) -> None:
     settings = {key: value for key, value in PRIVATE.items() if key != "epsilon"}
     found = play(grid_of(tmp_path, **{"max-epsilon": 1000}), **settings)
-    assert "latent-bounds: this node has a max-epsilon: it answers 'latent-bounds' only with noise" in failures(found)
+    assert "latent-bounds: this node has a max-epsilon: it answers 'latent-bounds' only with noise" in declined(found)
     homeless = play(grid_of(None, **{"max-epsilon": 1000}), **PRIVATE)
-    assert any("max-epsilon needs a state-dir" in words for words in failures(homeless))
+    assert any("max-epsilon needs a state-dir" in words for words in declined(homeless))
+
+
+def test_an_unlabelled_node_with_a_budget_chooses_and_spends_nothing(tmp_path: Path) -> None:
+    """Its choice leaves: a posterior and a score. Where it allows that not either, it is served like anybody."""
+    private, settings = Log(), {**PRIVATE, "clients": 5, "min_nodes": 4}
+
+    def grid(**node: Any) -> Any:
+        made, folder = make_grid(range(4), settings), str(tmp_path / "own")
+        made.join(node_id(4), {"partition-id": 4, "labels": False, "state-dir": folder, "max-epsilon": 0.1, **node})
+        return made
+
+    found = play(private.watch(grid()), **settings)
+    assert declined(found) == []
+    (placed,) = found.result["unlabelled"]
+    assert (placed["client"], placed["calibrated"], placed["novel"]) == (4, False, False)
+    assert private.asked.count((node_id(4), "placement")) == 1
+    assert {name for node, name in private.asked if node == node_id(4)} == {"placement"}
+    assert not (tmp_path / "own" / "ledger.json").exists()
+
+    silent = play(grid(allow="unlabelled-descriptor"), **settings)
+    words = "placement: this node does not allow 'placement': it allows unlabelled-descriptor"
+    assert declined(silent) == [words]
+
+
+def test_a_node_with_a_budget_tries_nothing_and_chooses_by_its_test_images_alone(tmp_path: Path) -> None:
+    def ask(name: str, split: str, features: Any) -> Any:
+        node = LocalNode({"max-epsilon": 100.0}, None, OnDisk(tmp_path), "flux")  # type: ignore[arg-type]
+        query = SimpleNamespace(passes=lambda: [SimpleNamespace(split=split, labelled=False)])
+        with patch.object(LocalNode, "_open", lambda *_: query), patch.object(LocalNode, "_asked", lambda *_: {}):
+            return node.answer(Ask(ASKED, (), Sent(name, 1, {}, "{}"), features), {})
+
+    assert ask("placement", "test", "test").arrays == {}
+    for split, features in (("train", "train"), ("train", "test"), ("test", None)):
+        with pytest.raises(FedfluxError, match="it chooses by the images of its test part alone"):
+            ask("placement", split, features)
+    with pytest.raises(FedfluxError, match="it answers 'placement-tries' only with noise"):
+        ask("placement-tries", "validation", None)
 
 
 def test_a_damaged_ledger_is_no_empty_ledger(tmp_path: Path) -> None:
@@ -144,7 +193,7 @@ def test_a_damaged_ledger_is_no_empty_ledger(tmp_path: Path) -> None:
     for client in range(4):
         (tmp_path / str(client) / "ledger.json").write_text("{", encoding="utf-8")
     again = play(grid_of(tmp_path, **{"max-epsilon": 10_000}), **{**PRIVATE, "lr": 0.02})
-    assert any("ledger.json is damaged" in words for words in failures(again))
+    assert any("ledger.json is damaged" in words for words in declined(again))
 
 
 def test_a_promise_is_for_so_many_releases_and_no_more(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Over Flower's messages a run is the one that the local engine runs: clusters, accuracies, counts, few bytes more."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,10 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'"
 from tests.deploy.staging import make_grid, node_id, play, played, round_of, simulated, watched
 
 from fedflux.algorithms import ALGORITHMS
+from fedflux.data import Partition, populate
+from fedflux.data.sources import load
+from fedflux.deploy.flower.records import unpack
+from fedflux.deploy.node import NodeData
 
 TRUTH = ("oracle", "flux-prior")
 MIXTURES = ("fedem", "fedrc")
@@ -146,7 +151,9 @@ def test_a_restarted_node_is_sent_the_model_again() -> None:
     assert again.result["exchanges"]["2"] == 3
 
 
-def test_unlabelled_nodes_get_the_model_and_distance_that_the_core_gives_them(tmp_path) -> None:
+def test_unlabelled_nodes_get_the_models_that_the_core_gives_them(tmp_path: Path) -> None:
+    from safetensors.torch import load_file
+
     from fedflux.files import read_object
 
     unlabelled = (2, 8)
@@ -170,12 +177,46 @@ def test_unlabelled_nodes_get_the_model_and_distance_that_the_core_gives_them(tm
         assert assignment[client] == -1
         told = read_object(tmp_path / str(client) / "model.json")
         assert told is not None
-        assert told["cluster"] == placed[client]["cluster"]
-        assert told["distance"] == min(placed[client]["distances"])
-        from safetensors.torch import load_file
+        assert all(told[name] == value for name, value in placed[client].items())
+        assert {"posterior", "confidence", "calibrated", "novel"} <= told.keys()
+        assert "distances" not in told
+        used = [m for m, share in enumerate(told["posterior"]) if share]
+        assert list(told["weights"].values()) == [told["posterior"][m] for m in used]
+        for name, m in zip(told["weights"], used, strict=True):
+            held = load_file(tmp_path / str(client) / name)
+            assert all((tensor == found.models[key][m]).all() for key, tensor in held.items())
 
-        held = load_file(tmp_path / str(client) / "model.safetensors")
-        assert all((tensor == found.models[name][told["cluster"]]).all() for name, tensor in held.items())
+
+def held_out(node_config: Any, run_config: Any) -> NodeData:
+    """Client `partition-id` of eight that train and two that `--unseen 2` holds out."""
+    told = {key: value for key, value in run_config.items() if key in ("shift", "level", "seed", "patterns")}
+    dealt = populate(load("digits", None), Partition(**told, clients=8, unseen=2))
+    return NodeData(dealt.everyone.blind(), int(node_config["partition-id"]))
+
+
+@pytest.mark.parametrize("shift", ["px", "pxgy"])
+def test_unlabelled_nodes_are_placed_like_held_out_clients_and_tell_only_their_choice(shift: str) -> None:
+    settings: dict[str, Any] = {"shift": shift, "patterns": "shared", "rounds": 3, "cluster_round": 2, "clients": 8}
+    left: dict[int, list[dict[str, tuple[int, ...]]]] = {8: [], 9: []}
+
+    def look(message: Any, reply: Any) -> Any:
+        """What leaves the node besides its introduction: every record, and every array by name and shape."""
+        client = (1000 - message.metadata.dst_node_id) // 7
+        if message.metadata.message_type != "query.hello":
+            assert set(reply.content) == {"about", "answer"}
+            assert set(reply.content["about"]) == {"base"}  # which question it answers
+            left[client].append({name: array.shape for name, array in unpack(reply.content["answer"]).items()})
+        return reply
+
+    data = {"data": "tests.deploy.test_same_as_local:held_out"}
+    grid = make_grid(range(10), {**settings, **data}, dict.fromkeys(left, look), unlabelled=left)
+    deployed = play(grid, **settings, **data, min_nodes=8, expected_nodes=8).result
+    local = simulated(**settings, unseen=2)
+    assert [one["client"] for one in deployed["unlabelled"]] == [8, 9]
+    assert deployed["unlabelled"] == local["unseen_placements"]
+    assert deployed["test_placements"] == local["test_placements"]
+    clusters = local["clusters_found"]
+    assert left == {client: [{"posterior": (clusters,), "score": ()}] for client in (8, 9)}
 
 
 def test_clusters_are_found_anew_when_many_have_come() -> None:

@@ -241,6 +241,7 @@ OTHER: dict[str, Any] = {
     "seed": 43,
     "significance": 0.05,
     "assignment": "euclidean",
+    "min_members": 2,
     "novel": "global",
     "novelty_level": 0.01,
     "patterns": "shared",

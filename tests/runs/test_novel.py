@@ -37,7 +37,7 @@ def test_a_run_says_who_is_novel_and_how_sure_it_is(usual: dict[str, Any]) -> No
     assert all((line["novelty_score"] < 0.05) == line["novel"] for line in lines)
     assert all(0 <= line["novelty_score"] <= 1 and 0 <= line["confidence"] <= 1 for line in lines)
     assert all(line["confidence"] > 0.99 for line in lines if not line["novel"])
-    assert all(line["cluster"] == int(np.argmin(line["distances"])) for line in lines)
+    assert all(line["cluster"] == int(np.argmax(line["posterior"])) for line in lines)
     kept = read_json(Path(usual["run_dir"]) / "result.json")
     assert kept["test_placements"] == lines
     assert kept["novel"] == usual["novel"]
@@ -71,7 +71,7 @@ def test_novel_clients_alone_get_the_general_model(
         mine = weights[line["client"]]
         assert mine.sum() == pytest.approx(1)
         assert (np.count_nonzero(mine) > 1) == (line["client"] in NEW)
-        assert line["cluster"] == int(np.argmin(line["distances"]))
+        assert line["cluster"] == int(np.argmax(line["posterior"]))
 
 
 def test_methods_without_clusters_say_nothing_of_novelty(data: Path, tmp_path: Path) -> None:

@@ -89,8 +89,8 @@ def test_placements_of_many_are_kept_as_arrays(tmp_path: Path, monkeypatch: pyte
     with np.load(tmp_path / "parts" / "placements.npz") as kept:
         assert kept["client"].tolist() == list(range(40))
         assert kept["cluster"].tolist() == [line["cluster"] for line in whole["test_placements"]]
-        nearest = [line["distances"][line["cluster"]] for line in whole["test_placements"]]
-        assert kept["distance"].tolist() == pytest.approx(nearest)
+        sure = [line["posterior"][line["cluster"]] for line in whole["test_placements"]]
+        assert kept["confidence"].tolist() == pytest.approx(sure)
     shown = [collect([tmp_path / name])["runs"][0]["placements"] for name in ("whole", "parts")]
     assert shown[1]["count"] == 40
     assert len(shown[1]["clients"]) == 10

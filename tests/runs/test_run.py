@@ -83,7 +83,8 @@ def test_the_folder_is_complete_and_agrees_with_itself(first: dict[str, Any]) ->
     assert {key: config[key] for key in SHORT} == SHORT
     assert [entry["round"] for entry in rounds] == [1, 2, 3, 4]
     for key in ("bytes_up", "bytes_down"):
-        assert first[key] == sum(sum(entry[key].values()) for entry in rounds)
+        after = first[key] - sum(sum(entry[key].values()) for entry in rounds)
+        assert 0 < after < 0.02 * first[key]  # members try their validation parts after the last round
     for phase in ("training", "descriptor", "clustering"):
         spent = sum(entry["seconds"].get(phase, 0) for entry in rounds)
         assert first[f"seconds_{phase}"] == pytest.approx(spent)

@@ -90,6 +90,35 @@ def test_it_opens_without_complaint_and_asks_for_nothing(screen: Screen, report:
     assert EVIL in screen.page.locator("#run pre").inner_text()
 
 
+def test_posteriors_and_held_out_clients_are_shown(browser: Any, tmp_path: Path) -> None:
+    def placed(client: int, calibrated: bool) -> dict[str, Any]:
+        told = {"novel": False, "novelty_score": 0.5, "calibrated": calibrated, "confidence": 0.75}
+        return {"client": client, "cluster": 0, "posterior": [0.75, 0.25], **told}
+
+    result = {
+        "test_placements": [placed(k, k != 1) for k in range(4)],
+        "unseen_placements": [placed(4, True), placed(5, False)],
+        **{"unseen": 80.0, "unseen_per_client": [90.0, 70.0], "unseen_truth": [0, 9], "unseen_names": ["a", EVIL]},
+    }
+    screen = Screen(browser, write_report([write_run(tmp_path / "r", clients=4, result=result)], None))
+    screen.draw_all()
+    assert screen.complaints == []
+    for name in ("Posterior of clients over clusters", "Posterior of clients over clusters, held out of training"):
+        assert screen.page.get_by_role("img", name=name, exact=True).count() == 1
+    screen.page.get_by_text("Client by client").click()
+    verdicts = {
+        "Clients": ["no", "not calibrated", "no", "no"],
+        "Clients that were held out of training": ["no", "not calibrated"],
+    }
+    for label, words in verdicts.items():
+        cells = screen.page.get_by_role("region", name=label, exact=True).locator("tbody td.nowrap")
+        assert cells.all_inner_texts() == words
+    held_out = screen.page.get_by_role("region", name="Clients that were held out of training").inner_text()
+    assert "9 (new)" in held_out
+    assert EVIL in held_out
+    screen.context.close()
+
+
 def test_tables_sort_by_mouse_and_keyboard(screen: Screen) -> None:
     head = screen.page.locator("table.runs th", has_text="Known, %")
     head.get_by_role("button").click()

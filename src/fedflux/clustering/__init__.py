@@ -153,6 +153,12 @@ class Clusters:
             found[rows] = np.where(scores[1] > scores[0], other, first)
         return found
 
+    def likeliest(self, newcomers: Descriptors) -> NDArray[np.int64]:
+        """Clusters of labelled late clients: those under whose class mixtures their moments are likeliest."""
+        if newcomers.noise.any() or newcomers.count_noise.any():
+            return self.place(newcomers)
+        return np.asarray(self.mixtures.labelled(newcomers).argmax(axis=1), dtype=np.int64)
+
     @cached_property
     def mixtures(self) -> ClassMixtures:
         """How likely images are in every cluster."""

@@ -1,5 +1,6 @@
 """Who trains and who is held out: clients that no round meets, and that are asked without labels after training."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -7,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.federation import Federation
+from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
@@ -38,6 +40,27 @@ class Population:
     def unseen(self) -> range:
         """The numbers of the clients that are held out."""
         return range(len(self.training), len(self.everyone))
+
+
+@dataclass(frozen=True, eq=False)
+class KnownPatterns:
+    """Client k's pattern where clients draw from a few: whoever is held out has one that somebody trains with.
+
+    Else some of them would have looks that no model ever saw, and their score would say little about placing them.
+    """
+
+    draw: Callable[[int], Pattern]
+    training: Numbers
+    unseen: frozenset[int]
+    seed: int
+    epoch: int
+
+    def __call__(self, client: int) -> Pattern:
+        """What client k draws."""
+        if client not in self.unseen:
+            return self.draw(client)
+        rng = stream(self.seed, "pattern of an unseen client", round=self.epoch, client=client)
+        return self.draw(int(self.training[rng.integers(len(self.training))]))
 
 
 def simulated_roles(clients: int, unseen: int) -> Roles:

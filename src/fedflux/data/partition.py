@@ -1,6 +1,6 @@
 """From a dataset to a federation: a pure function of (dataset, shift, level, clients, seed) on every device."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.federation import CACHE_BYTES, Federation
-from fedflux.data.held_out import Numbers, Population, Roles, own_roles, simulated_roles
+from fedflux.data.held_out import KnownPatterns, Numbers, Population, Roles, own_roles, simulated_roles
 from fedflux.data.lazy import Lazy, Picked
 from fedflux.data.shifts.allocation import (
     ClientRows,
@@ -134,7 +134,9 @@ def _federation(dataset: Dataset, how: Partition, clients: Numbers, epochs: Epoc
 
 def _draw(dataset: Dataset, how: Partition, roles: Roles, epoch: int) -> tuple[Sequence[ClientRows], Sequence[Pattern]]:
     """Everybody's rows and patterns in one epoch: the same deal, another draw of patterns."""
-    draw = PatternDraw(how.shift, how.seed, _settings(dataset, how), epoch)
+    draw: Callable[[int], Pattern] = PatternDraw(how.shift, how.seed, _settings(dataset, how), epoch)
+    if len(roles.unseen) and _settings(dataset, how).few(how.shift):
+        draw = KnownPatterns(draw, roles.training, frozenset(roles.unseen.tolist()), how.seed, epoch)
     patterns: Sequence[Pattern] = Lazy(len(roles.order), draw)
     if len(patterns) <= EAGER:
         patterns = tuple(patterns)

@@ -44,6 +44,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("clip")
     if not config.unseen:
         counts.pop("unseen")
+    if config.min_members == 1:
+        counts.pop("min_members", None)
     if config.drift is None:
         counts.pop("drift")
     else:

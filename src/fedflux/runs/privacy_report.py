@@ -9,12 +9,22 @@ from fedflux.descriptors.privacy.release import SENSITIVITY
 KEYS = ("epsilon", "epsilon_nominal", "delta", "adjacency", "mechanism", "privacy_scope")
 
 
-def privacy_report(privacy: Privacy | None, classes: int, components: int, releases: int) -> dict[str, Any]:
-    """The privacy keys of a result; all None without privacy."""
+CHOICE = (
+    "clients that are asked without labels release no descriptor, only their choice (a probability of every cluster "
+    "and how well they fit any), which is computed from their images without noise and not covered"
+)
+"""What a scope says besides where unlabelled clients choose by themselves."""
+
+
+def privacy_report(
+    privacy: Privacy | None, classes: int, components: int, releases: int, choosing: bool = False
+) -> dict[str, Any]:
+    """The privacy keys of a result; all None without privacy. `choosing`: unlabelled clients tell their choice only."""
     if privacy is None:
         return dict.fromkeys(KEYS)
     told = _gaussian(privacy, releases) if privacy.mechanism == "gaussian" else _paper(privacy, classes, components)
-    return dict(zip(KEYS, told, strict=True))
+    report = dict(zip(KEYS, told, strict=True))
+    return {**report, "privacy_scope": f"{report['privacy_scope']}; {CHOICE}"} if choosing else report
 
 
 def _gaussian(privacy: Privacy, made: int) -> tuple[Any, ...]:

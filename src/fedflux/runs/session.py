@@ -196,7 +196,9 @@ class Session:
             "precision": self.engine.precision,
             **self.engine.report(),
             **given,
-            **privacy_report(self.config.privacy(), self.federation.classes, self.config.components, releases),
+            **privacy_report(
+                self.config.privacy(), self.federation.classes, self.config.components, releases, self._choosing
+            ),
             "unread": list(begun.get("unread", ())),
             "command": begun["command"],
             "run_dir": str(self.folder),
@@ -208,6 +210,11 @@ class Session:
             write_npz(self.folder / PLACEMENTS_FILE, {"client": found.clients, **arrays})
         self._save(state, result, truth, simulated=there is None)
         return {**jsonable(result)}
+
+    @property
+    def _choosing(self) -> bool:
+        """Whether clients without labels choose their cluster by themselves, and describe nothing."""
+        return "assignment" in self.algorithm.reads and self.config.assignment == "mixture"
 
     def _hand_out(self, state: Any, unlabelled: Sequence[int], federation: Federation) -> dict[str, Any]:
         """Clients without labels are given their models; where they were placed is told."""

@@ -42,8 +42,59 @@ def test_scores_clusters_and_costs_are_those_of_the_run(tmp_path: Path) -> None:
     assert (run["costs"]["up_per_member"], run["costs"]["down_per_member"]) == (100, 50)
     assert run["placements"] == {
         **{"count": 5, "own": 5, "right": 5, "clients": [0, 1, 2, 3, 4], "chosen": [0, 1, 0, 1, 0], "clusters": 2},
-        "distances": [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 2.0]],
+        **{"by": "distances", "values": [[1.0, 2.0], [2.0, 1.0], [1.0, 2.0], [2.0, 1.0], [1.0, 2.0]]},
     }
+    assert run["unseen"] is None
+
+
+def placed(client: int, posterior: list[float | None], **more: Any) -> dict[str, Any]:
+    """A record as runs write it now."""
+    known = {"novel": False, "novelty_score": 0.5, "calibrated": True, "confidence": max(p or 0 for p in posterior)}
+    cluster = max(range(len(posterior)), key=lambda m: posterior[m] or 0)
+    return {"client": client, "cluster": cluster, "posterior": posterior, **known, **more}
+
+
+def test_posteriors_are_shown_where_nobody_was_placed_by_distances(tmp_path: Path) -> None:
+    sure, unsure = placed(0, [1.0, 0.0]), placed(1, [0.6, 0.4], novel=True, novelty_score=0.001)
+    alone = placed(2, [0.0, 1.0], calibrated=False, novelty_score=1.0)
+    silent = placed(3, [None, None], calibrated=False, confidence=None, novelty_score=None)
+    found = one(tmp_path / "r", clients=4, result={"test_placements": [sure, unsure, alone, silent]})["placements"]
+    assert (found["by"], found["values"]) == ("posterior", [[1.0, 0.0], [0.6, 0.4], [0.0, 1.0], [None, None]])
+    assert (found["novel"], found["judged"], found["is_novel"]) == (1, 2, [False, True, None, None])
+    assert (found["score"], found["confidence"]) == ([0.5, 0.001, None, None], [100.0, 60.0, 100.0, None])
+    both = [{**placed(k, [1.0, 0.0]), "distances": [0.1, 7.0]} for k in range(4)]
+    found = one(tmp_path / "both", clients=4, result={"test_placements": both})["placements"]
+    assert (found["by"], found["values"][0]) == ("distances", [0.1, 7.0])
+
+
+def test_verdicts_of_older_runs_count_as_calibrated(tmp_path: Path) -> None:
+    older = [
+        {"client": k, "cluster": 0, "distances": [1.0], "novel": k == 1, "novelty_score": 0.01, "confidence": 0.9}
+        for k in range(3)
+    ]
+    found = one(tmp_path / "r", clients=3, clusters=1, result={"test_placements": older})["placements"]
+    assert (found["novel"], found["judged"], found["is_novel"]) == (1, 3, [False, True, False])
+
+
+def test_held_out_clients_are_listed_one_by_one(tmp_path: Path) -> None:
+    told = {
+        "unseen_per_client": [90.0, None, 70.0],
+        "unseen_truth": [1, None, 7],
+        "unseen_names": ["a", "b", "c"],
+        "unseen_placements": [placed(5, [0.0, 1.0]), placed(7, [0.7, 0.3])],
+    }
+    found = one(tmp_path / "r", clients=5, clusters=2, result=told)["unseen"]
+    assert (found["count"], found["clients"], found["names"]) == (3, [5, 6, 7], ["a", "b", "c"])
+    assert (found["truth"], found["new"]) == ([1, None, 7], [False, False, True])
+    assert found["scores"] == [90.0, None, 70.0]
+    placements = found["placements"]
+    assert (placements["clients"], placements["chosen"], placements["by"]) == ([5, 7], [1, 0], "posterior")
+    assert (placements["right"], placements["comparable"]) == (1, 1)
+    plain = {**told, "unseen_names": None, "unseen_truth": None, "unseen_placements": None}
+    found = one(tmp_path / "plain", clients=5, result=plain)["unseen"]
+    assert found["names"] is found["truth"] is found["new"] is found["placements"] is None
+    unanswered = {**plain, "unseen_per_client": None, "unseen_truth": [1, 1, 1]}
+    assert one(tmp_path / "none", clients=5, result=unanswered)["unseen"] is None
 
 
 def test_placements_of_a_test_drift_are_judged_by_what_the_test_phase_met(tmp_path: Path) -> None:

@@ -24,6 +24,15 @@ def change(name: str, **values: Any) -> Callable[[Path], None]:
     return apply
 
 
+PLACED: dict[str, Any] = {"client": 0, "cluster": 0, "posterior": [0.9, 0.1], "novel": False, "confidence": 0.9}
+
+
+def placed(**values: Any) -> Callable[[Path], None]:
+    """One placement with other values; `...` takes a key out."""
+    changed = {key: value for key, value in {**PLACED, **values}.items() if value is not ...}
+    return change("result.json", test_placements=[changed])
+
+
 def write(name: str, text: str) -> Callable[[Path], Any]:
     return lambda folder: (folder / name).write_text(text)
 
@@ -51,8 +60,31 @@ DAMAGES: list[tuple[Callable[[Path], Any], str]] = [
     (change("result.json", known="80"), "known is no number"),
     (change("result.json", pairs_right="all"), "pairs_right is no number"),
     (change("result.json", known_per_client=["80"] * 6), "known_per_client has not one number"),
-    (change("result.json", test_placements=[{"client": 99, "cluster": 0, "distances": [1]}]), "test_placements names"),
-    (change("result.json", test_placements=[{}]), "KeyError"),
+    (placed(client=99), "test_placements: client 99 is none of 0 to 5"),
+    (placed(client="0"), "client '0' is none of 0 to 5"),
+    (placed(posterior=...), "client 0 has neither distances nor a posterior"),
+    (placed(posterior=["all"]), "client 0 has neither distances nor a posterior"),
+    (placed(posterior=[2.0, -1.0]), "client 0 has a posterior that is no distribution"),
+    (placed(posterior=[0.1, 0.1]), "client 0 has a posterior that is no distribution"),
+    (placed(cluster=2), "client 0 is placed in cluster 2, which is none"),
+    (placed(cluster=None), "client 0 is placed in cluster None, which is none"),
+    (placed(novel="no"), "client 0 is neither novel nor not"),
+    (placed(confidence="high"), "client 0 has a score that is no number"),
+    (change("result.json", test_placements=[PLACED, {**PLACED, "posterior": [1.0]}]), "among other clusters than the"),
+    (change("result.json", test_placements=[PLACED, {**PLACED, "distances": [1.0, 2.0]}]), "among other clusters"),
+    (change("result.json", test_placements={"client": 0}), "test_placements is no list of placements"),
+    (change("result.json", test_placements=[{}]), "client None is none of 0 to 5"),
+    (change("result.json", unseen_placements=[PLACED]), "unseen_placements: client 0 is none of those held out"),
+    (
+        change("result.json", unseen_truth=[0, 0], unseen_placements=[PLACED]),
+        "unseen_placements: client 0 is none of 6 to 7",
+    ),
+    (change("result.json", unseen_per_client="90"), "unseen_per_client is no list with an entry for each client"),
+    (change("result.json", unseen_names=[1]), "unseen_names is no list with an entry for each client"),
+    (
+        change("result.json", unseen_per_client=[90.0], unseen_truth=[0, 1]),
+        "clients that were held out are 1 in unseen_per_client, 2 in unseen_truth",
+    ),
     (change("result.json", why=[{}]), "KeyError"),
     (change("config.json", shift=...), "config.json has no shift"),
     (change("config.json", level=...), "config.json has no level"),

@@ -170,9 +170,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
         rows = np.flatnonzero(np.isin(state.described, moved))
         now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
         assignment = state.assignment.copy()
-        assignment[[state.described[row] for row in rows]] = state.clusters.place(
-            now, self.settings.assignment != "euclidean"
-        )
+        assignment[[state.described[row] for row in rows]] = self._fitting(state.clusters, now)
         return replace(state, assignment=assignment)
 
     def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:

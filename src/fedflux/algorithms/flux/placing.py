@@ -4,7 +4,7 @@ The server sends moments, and every client scores its own images: all that it te
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ from fedflux.clustering import Clusters
 from fedflux.clustering.placement.misfit import usual_among
 from fedflux.clustering.placement.mixtures import ClassMixtures
 from fedflux.clustering.placement.offer import Offer
-from fedflux.clustering.placement.posterior import learned
+from fedflux.clustering.placement.posterior import learned, learned_offsets, votes_of
 from fedflux.clustering.placement.queries import AskPlacement, AskTries, Tries
 from fedflux.data import Cohort, Features, Held
 from fedflux.engine import Engine
@@ -35,6 +35,12 @@ def members_of(clusters: Clusters, assignment: NDArray[np.int64]) -> NDArray[np.
     return np.bincount(assignment[assignment >= 0], minlength=len(clusters.pool))
 
 
+def sent_mixtures(clusters: Clusters) -> ClassMixtures:
+    """The clusters' mixtures; where they are many, without what their covariances have of their own."""
+    mixtures = clusters.mixtures
+    return mixtures if mixtures.nbytes <= MOST else mixtures.alike()
+
+
 def ask_tries(
     extractor: Extractor, clusters: Clusters, members: Cohort, engine: Engine, seed: int
 ) -> tuple[Tries, int] | None:
@@ -45,7 +51,7 @@ def ask_tries(
     members = members.only([k for k in members if k in chosen and members.federation.size(k, "validation")])
     if not len(members):
         return None
-    mixtures = clusters.mixtures
+    mixtures = sent_mixtures(clusters)
     answers = engine.ask(AskTries(extractor.question, mixtures, seed), members, extractor.reference)
     if not len(answers):
         return None
@@ -60,17 +66,18 @@ def _some(clients: int, seed: int) -> NDArray[np.int64]:
 
 def make_offer(clusters: Clusters, assignment: NDArray[np.int64], tries: Tries | None) -> Offer:
     """All clusters, with the temperature and the usual misfit that the tries teach."""
-    mixtures, members = clusters.mixtures, members_of(clusters, assignment)
+    mixtures, members = sent_mixtures(clusters), members_of(clusters, assignment)
     prior = np.where(members > 0, members, PAST).astype(np.float64)
     prior /= prior.sum()
     plain = Offer(mixtures, prior.astype(np.float32))
     if tries is None:
         return plain
     likelihoods, counts = tries.likelihoods.astype(np.float64), tries.sizes.astype(np.float64)
-    own = assignment[tries.client]
-    temperature = learned(likelihoods, counts, own, tries.client, mixtures.error, prior)
+    own, vote = assignment[tries.client], votes_of(counts, tries.client)
+    offset = learned_offsets(likelihoods, counts, own, vote, mixtures.error, prior)
+    temperature = learned(likelihoods + counts[:, None] * offset, counts, own, vote, mixtures.error, prior)
     usual = usual_among(members == 1, assignment[tries.member], tries.misfits())
-    return Offer(mixtures, plain.prior, temperature, usual)
+    return Offer(replace(mixtures, offset=offset.astype(np.float32)), plain.prior, temperature, usual)
 
 
 @dataclass(frozen=True, eq=False)
@@ -174,6 +181,7 @@ def _neighbourhoods(clusters: Clusters, offer: Offer, rows: NDArray[np.int64]) -
     pool = clusters.pool.merge(merged)
     prior = np.bincount(merged, weights=offer.prior, minlength=len(lists) + 1)[1:]
     coarse = ClassMixtures.of(pool).only(np.arange(1, len(lists) + 1))
+    coarse = coarse if coarse.nbytes <= MOST else coarse.alike()
     return lists, Offer(coarse, (prior / prior.sum()).astype(np.float32), offer.temperature)
 
 

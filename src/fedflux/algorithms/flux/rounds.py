@@ -264,9 +264,15 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
             descriptors=join_arrays([state.descriptors, to_arrays(told.descriptors)]),
         )
 
+    def _fitting(self, clusters: Clusters, late: Descriptors) -> NDArray[np.int64]:
+        """The clusters that late clients fit best, by the rule that was asked for."""
+        if self.settings.assignment == "mixture":
+            return clusters.likeliest(late)
+        return clusters.place(late, self.settings.assignment == "calibrated")
+
     def _place(self, state: C, newcomers: Cohort, told: Told) -> NDArray[np.int64]:
         """The clusters of late clients; the oracle puts each with its true cluster, where somebody of it is there."""
-        placed = state.clusters.place(told.descriptors, self.settings.assignment != "euclidean")
+        placed = self._fitting(state.clusters, told.descriptors)
         if self.grouping != "true":
             return placed
         truth = newcomers.federation.truth

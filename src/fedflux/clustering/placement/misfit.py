@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import t as student
+from scipy.special import stdtr
 
 from fedflux.clustering.placement.mixtures import Array, ClassMixtures
 
@@ -34,8 +34,8 @@ class Misfit:
 def misfit_of(mixtures: ClassMixtures, images: Array, likely: Array, worth: float) -> Misfit:
     """The smallest misfit among the few clusters that are likeliest; `worth` is what copies leave of the images."""
     few = np.argsort(-likely, kind="stable")[:CANDIDATES]
-    found = [mixtures.misfit(images, int(m)) for m in few]
-    best = min(found, key=lambda squared: float(squared.mean()))
+    found = mixtures.misfit(images, few)
+    best = found[found.mean(axis=1).argmin()]
     return Misfit(float(best.mean()), float(best.var()), worth)
 
 
@@ -80,7 +80,7 @@ class UsualMisfit:
             return 1.0
         centre = (self.between + self.within / self.usual) / self.members
         error = self.between + self.within / max(misfit.count, 1.0) + centre
-        return float(student.sf((misfit.mean - self.mean) / np.sqrt(max(error, 1e-12)), self.members - 1))
+        return float(stdtr(self.members - 1, (self.mean - misfit.mean) / np.sqrt(max(error, 1e-12))))
 
 
 def usual_among(alone: NDArray[np.bool_], own: NDArray[np.int64], seen: Sequence[Misfit]) -> UsualMisfit:

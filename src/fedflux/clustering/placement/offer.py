@@ -12,7 +12,7 @@ from fedflux.clustering.placement.posterior import Temperature
 CUT = 0.02
 """Probabilities below this are zero: where one cluster is certain, its model answers alone."""
 DIGITS = 3
-"""To which a posterior is rounded before it leaves a client."""
+"""To which posterior and score are rounded before they leave a client."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,7 +46,7 @@ class Offer:
         score = 1.0
         if self.usual.calibrated:
             score = self.usual.likeness(misfit_of(self.mixtures, images, likelihood, worth))
-        return rounded(found), score
+        return rounded(found), round(score, DIGITS)
 
 
 def rounded(posterior: Array) -> Array:

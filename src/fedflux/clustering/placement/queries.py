@@ -15,7 +15,7 @@ from fedflux.data.holding import About, Holding, NothingToTellError, Pass, Seen
 from fedflux.data.labelled import Split
 from fedflux.descriptors.checks import finite_fault, shape_fault
 from fedflux.descriptors.descriptor import effective_counts
-from fedflux.descriptors.projector import Projector
+from fedflux.descriptors.privacy.release import directions
 from fedflux.descriptors.queries import AskDescriptor, AskedAlone
 from fedflux.operations import Arrays, operation
 from fedflux.streams import stream
@@ -30,18 +30,25 @@ DRAWS = 4
 
 @dataclass(frozen=True, eq=False)
 class ReducedLatents:
-    """The reduced latents themselves, at the client, where what is asked about them is no sum."""
+    """The reduced latents themselves, at the client, where what is asked about them is no sum.
 
-    projector: Projector
+    `described` says in which form they were described: private moments are of directions.
+    """
+
+    described: AskDescriptor
 
     def add(self, so_far: Tensor | None, latents: Tensor, labels: Tensor | None) -> Tensor:
         """Those of one more batch."""
-        found = self.projector.project(latents).cpu()
+        found = self._reduced(latents)
         return found if so_far is None else torch.cat([so_far, found])
 
     def of_each(self, latents: Tensor, labels: Tensor | None, ends: Sequence[int]) -> list[Tensor]:
         """Those of many clients whose latents lie one after another."""
-        return list(self.projector.project(latents).cpu().tensor_split(list(ends)[:-1]))
+        return list(self._reduced(latents).tensor_split(list(ends)[:-1]))
+
+    def _reduced(self, latents: Tensor) -> Tensor:
+        found = self.described.projector.project(latents)
+        return (directions(found) if self.described.released else found).cpu()
 
 
 @operation("placement")
@@ -58,7 +65,7 @@ class AskPlacement(AskedAlone):
 
     def passes(self) -> Sequence[Pass]:
         """Of the images."""
-        return (Pass(self.split, ReducedLatents(self.described.projector), labelled=False),)
+        return (Pass(self.split, ReducedLatents(self.described), labelled=False),)
 
     def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
         """The posterior and the score."""
@@ -74,6 +81,8 @@ class AskPlacement(AskedAlone):
         fault = fault or finite_fault(answer, "its placement")
         if fault is None and not (answer["posterior"].min() >= 0 and abs(float(answer["posterior"].sum()) - 1) < 0.1):
             return "its placement is no distribution over clusters"
+        if fault is None and not 0 <= float(answer["score"]) <= 1:
+            return "its placement has a score that is no probability"
         return fault
 
 
@@ -88,7 +97,7 @@ class AskTries(AskedAlone):
 
     def passes(self) -> Sequence[Pass]:
         """Of the validation images."""
-        return (Pass("validation", ReducedLatents(self.described.projector), labelled=False),)
+        return (Pass("validation", ReducedLatents(self.described), labelled=False),)
 
     def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
         """Log-likelihoods of pieces, how many images each is worth, and the misfit of the whole."""
@@ -109,14 +118,19 @@ class AskTries(AskedAlone):
         }
 
     def fault(self, answer: Arrays, about: About) -> str | None:
-        """Tries of other clusters, not finite, or of more images than there are."""
+        """Tries of other clusters, not finite, or of more images than there are, or of none."""
         rows = len(answer["sizes"]) if "sizes" in answer and answer["sizes"].ndim == 1 else 0
         shapes = {"likelihoods": (rows, len(self.mixtures)), "sizes": (rows,), "misfit": (3,)}
         fault = shape_fault(answer, shapes, "its tries") or finite_fault(answer, "its tries")
         if fault is None and not 0 < rows <= len(SIZES) * DRAWS + 1:
             return f"its tries are {rows}"
-        if fault is None and float(answer["sizes"].max()) > about.examples["validation"] + 1e-3:
+        if fault is not None:
+            return fault
+        most = about.examples["validation"] + 1e-3
+        if float(answer["sizes"].max()) > most or float(answer["misfit"][2]) > most:
             return "its tries count more images than it holds"
+        if not (answer["sizes"].min() > 0 and answer["misfit"].min() >= 0):
+            return "its tries count no images, or lie less than nowhere away"
         return fault
 
 

@@ -94,6 +94,10 @@ class ShiftSettings:
     strength: float | None = None
     """0 to 1: a soft skew instead of a hard pattern (P(X) and P(Y)); 0 is no skew, near 1 almost a hard one."""
 
+    def few(self, shift: str) -> bool:
+        """Whether clients draw from a few patterns, so that several hold the same; else nearly all have their own."""
+        return self.shared or (self.strength is None and set(shift_parts(shift)) <= SOFT)
+
 
 Draw = Callable[[np.random.Generator], Pattern]
 

@@ -255,7 +255,8 @@ class FlowerEngine:
             told = about(replies.get(id, {}))
             if id in failed or "declined" in told:
                 missing[client] = failed[id] if id in failed else str(told["declined"])
-                self._tell([f"{nodes[client]} failed in {what}: {missing[client]}"])
+                word = "failed in" if id in failed else "declined"  # the latter is its own decision, no fault
+                self._tell([f"{nodes[client]} {word} {what}: {missing[client]}"])
                 continue
             try:
                 if "diverged" in told:

@@ -24,8 +24,10 @@ from fedflux.engine import Kept, LoopEngine, Predictor, Recipe, SimulatedEngine,
 from fedflux.errors import FedfluxError
 from fedflux.operations import Arrays
 
-WITHOUT_LABELS = "unlabelled-descriptor"
-"""The query that a node without labels answers."""
+CHOICE = "placement"
+"""The query that tells which cluster a node's images are from, and nothing else."""
+WITHOUT_LABELS = (CHOICE, "unlabelled-descriptor")
+"""The queries that a node without labels answers."""
 SPLITS = "train, validation, test"
 MAX_DELTA = 1e-5
 """The largest δ of a node with a `max-epsilon`, unless its `max-delta` says otherwise."""
@@ -91,9 +93,10 @@ class LocalNode:
         if "max-epsilon" in self.config and isinstance(request, Train) and request.preparation is not None:
             told = request.preparation.name
             raise FedfluxError(f"this node has a max-epsilon: it does not prepare '{told}', which tells exact sums")
-        images = isinstance(request, Ask) and request.query.name == WITHOUT_LABELS and request.features is not None
+        images = isinstance(request, Ask) and request.query.name in WITHOUT_LABELS and request.features is not None
         if not (self.labelled or images or isinstance(request, Hello | HandOut)):
-            raise FedfluxError(f"this node has no labels: it answers {WITHOUT_LABELS}, not {', '.join(names)}")
+            answered = " and ".join(WITHOUT_LABELS)
+            raise FedfluxError(f"this node has no labels: it answers {answered}, not {', '.join(names)}")
 
     def introduce(self, hello: Hello) -> Answer:
         """Who this node is and what it holds; models of rounds that will be done again are forgotten."""
@@ -143,7 +146,7 @@ class LocalNode:
         """A query's answer; a private one is charged first, and given again where it was given before."""
         query = self._open(request.query)
         privacy = getattr(query, "privacy", None)
-        self._afford(request.query.name, privacy)
+        self._afford(request, query, privacy)
         if privacy is None:
             return Answer(self._asked(request, query))
         asked, federation, most = request.asked, self.data.federation, self.config.get("max-epsilon")
@@ -164,9 +167,17 @@ class LocalNode:
                 released = self.memory[f"release/{key}"] = self._asked(request, query)
         return Answer(released)
 
-    def _afford(self, name: str, privacy: Any) -> None:
-        """Refuse what `max-epsilon` and `max-delta` do not cover; the latter counts where one of them is set."""
-        if "max-epsilon" in self.config:
+    def _afford(self, request: Ask, query: Any, privacy: Any) -> None:
+        """Refuse what `max-epsilon` and `max-delta` do not cover; the latter counts where one of them is set.
+
+        The choice of a cluster has no noise and is answered all the same, by the images of the test part alone: like
+        accuracies it is outside of what ε covers, and `allow` is where a node says that it must not leave.
+        """
+        name = request.query.name
+        if "max-epsilon" in self.config and name == CHOICE:
+            if request.features != "test" or any(one.split != "test" or one.labelled for one in query.passes()):
+                raise FedfluxError("this node has a max-epsilon: it chooses by the images of its test part alone")
+        elif "max-epsilon" in self.config:
             if privacy is None:
                 raise FedfluxError(f"this node has a max-epsilon: it answers '{name}' only with noise")
             if privacy.mechanism != "gaussian":  # the other's noise is as wide as the server says that data is

@@ -12,6 +12,8 @@ from fedflux.studies.summary import WORK
 
 TEXTS = ("algorithm", "dataset", "shift", "group")
 PLACES = ("level", "seed")
+PLACED_BY = ("distances", "posterior")
+"""What a client is placed by: runs have one of them, or both."""
 FIGURES = (
     *("known", "known_worst", "known_quantile10", "test", "test_worst", "test_quantile10", "pairs_right", "ari", "nmi"),
     *("unseen", "unseen_worst", "unseen_quantile10"),
@@ -36,10 +38,59 @@ def checked_result(result: dict[str, Any] | None, clients: Any) -> dict[str, Any
         values = result.get(key)
         if values is not None and not (_is_list(values, kind) and len(values) == count):
             raise FedfluxError(f"{RESULT_FILE}: {key} has not one number for each of {count} clients")
-    placed = result.get("test_placements") or []
-    if any(not 0 <= place["client"] < count or not _is_list(place["distances"], float) for place in placed):
-        raise FedfluxError(f"{RESULT_FILE}: test_placements names clients or distances that are none")
+    _check_placements(result, "test_placements", range(count))
+    _check_placements(result, "unseen_placements", range(count, count + _held_out(result)))
     return result
+
+
+def _held_out(result: dict[str, Any]) -> int:
+    """How many clients were held out of training; all that is said of them one by one has as many entries."""
+    kinds: dict[str, tuple[type, ...]] = {"per_client": (int, float), "truth": (int,), "names": (str,)}
+    told = {f"unseen_{name}": kind for name, kind in kinds.items() if result.get(f"unseen_{name}") is not None}
+    for key, kind in told.items():
+        if not isinstance(result[key], list) or not all(v is None or type(v) in kind for v in result[key]):
+            raise FedfluxError(f"{RESULT_FILE}: {key} is no list with an entry for each client that was held out")
+    counts = {key: len(result[key]) for key in told}
+    if len(set(counts.values())) > 1:
+        words = ", ".join(f"{count} in {key}" for key, count in counts.items())
+        raise FedfluxError(f"{RESULT_FILE}: clients that were held out are {words}")
+    return next(iter(counts.values()), 0)
+
+
+def _check_placements(result: dict[str, Any], key: str, clients: range) -> None:
+    """Every client is placed in one of the clusters that it has distances to, or probabilities of."""
+    placed = result.get(key)
+    if placed is None:
+        return
+    if not isinstance(placed, list) or not all(isinstance(place, dict) for place in placed):
+        raise FedfluxError(f"{RESULT_FILE}: {key} is no list of placements")
+    kinds = {tuple(name for name in PLACED_BY if name in place) for place in placed}
+    lengths = {len(place[name]) for place in placed for name in PLACED_BY if isinstance(place.get(name), list)}
+    for place in placed:
+        fault = _placement_fault(place, clients)
+        if fault is None and (len(kinds) > 1 or len(lengths) > 1):
+            fault = "is placed among other clusters than the others"
+        if fault is not None:
+            raise FedfluxError(f"{RESULT_FILE}: {key}: client {place.get('client')!r} {fault}")
+
+
+def _placement_fault(place: dict[str, Any], clients: range) -> str | None:
+    """What is wrong with where a client was placed; whoever did not answer has nothing in place of numbers."""
+    if type(place.get("client")) is not int or place["client"] not in clients:
+        return f"is none of {clients.start} to {clients.stop - 1}" if len(clients) else "is none of those held out"
+    told = [place[name] for name in PLACED_BY if name in place]
+    if not told or not all(_is_list(values, float) for values in told):
+        return "has neither distances nor a posterior"
+    if type(place.get("cluster")) is not int or not 0 <= place["cluster"] < min(map(len, told)):
+        return f"is placed in cluster {place.get('cluster')!r}, which is none"
+    known = [value for value in place.get("posterior", ()) if value is not None]
+    least = 0.0 if "distances" in place else 0.9  # among a few clusters, all far away, nothing may be left of it
+    if known and not (min(known) >= 0 and least <= sum(known) < 1.1):
+        return "has a posterior that is no distribution"
+    if not all(type(place.get(name, True)) is bool for name in ("novel", "calibrated")):
+        return "is neither novel nor not"
+    scores = [place.get(name) for name in ("novelty_score", "confidence") if "novel" in place]
+    return None if all(score is None or _is_number(score) for score in scores) else "has a score that is no number"
 
 
 def checked_row(row: dict[str, Any]) -> dict[str, Any]:

@@ -23,6 +23,7 @@ from fedflux.runs.storage.folder import (
     ROUNDS_FILE,
     SAMPLES_FILE,
 )
+from fedflux.studies.report import placements
 from fedflux.studies.report.checks import checked_result, checked_rounds, checked_row, checked_samples
 from fedflux.studies.report.descriptor_map import descriptor_map
 from fedflux.studies.report.folders import Folder, read_arrays
@@ -35,8 +36,6 @@ MOST_LINES = 50
 """Above this many clients the curves are quantile bands and cluster means."""
 MOST_CLUSTERS = 40
 MOST_MEMBERS = 40
-MOST_PLACED = 120
-"""Rows of the table of distances."""
 MOST_WHY = 120
 BAND = (0.1, 0.25, 0.75, 0.9)
 PHASES = ("training", "descriptor", "clustering")
@@ -91,7 +90,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "curves": _curves(rounds, groups),
         "drifts": _drifts(config.get("drift"), max(by_round, default=0)),
         "map": _map(descriptors),
-        "placements": _placements(
+        "placements": placements.tested(
             result.get("test_placements"),
             read_arrays(folder.path / PLACEMENTS_FILE),
             found,
@@ -99,6 +98,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
             result.get("test_truth") if redrawn else truth,
             redrawn,
         ),
+        "unseen": placements.unseen(result, found, truth),
         "why": _why(result.get("why")),
         "costs": _costs(result, rounds),
         "timings": {
@@ -220,61 +220,6 @@ def _over_clients(table: NDArray[np.float64], quantile: float | None = None) -> 
         value = None if not len(there) else np.mean(there) if quantile is None else np.quantile(there, quantile)
         answers.append(None if value is None else float(value))
     return percent(answers)
-
-
-def _placements(
-    listed: list[dict[str, Any]] | None,
-    everyone: dict[str, NDArray[Any]] | None,
-    found: NDArray[np.int64],
-    truth: Sequence[int] | None,
-    met: Sequence[int] | None,
-    redrawn: bool,
-) -> dict[str, Any] | None:
-    """Where unlabelled clients were put, how far they are from every cluster, and how often that was right.
-
-    `listed` is everyone, or in a large federation the first clients, and `everyone` the arrays of all of them. `met` is
-    the truth that the test phase meets; where patterns were redrawn for it, clients need not go where they trained.
-    """
-    if not listed:
-        return None
-    client = np.array([p["client"] for p in listed]) if everyone is None else everyone["client"]
-    chosen = np.array([p["cluster"] for p in listed]) if everyone is None else everyone["cluster"]
-    shown = listed[:MOST_PLACED]
-    return {
-        "count": len(client),
-        "own": None if redrawn and (truth is None or met != truth) else int((chosen == found[client]).sum()),
-        "right": None if truth is None or met is None else _placed_right(chosen, np.array(met)[client], found, truth),
-        "clients": [int(p["client"]) for p in shown],
-        "chosen": [int(p["cluster"]) for p in shown],
-        "distances": [digits(list(p["distances"])[:MOST_CLUSTERS], 4) for p in shown],
-        "clusters": len(listed[0]["distances"]),
-        **_novelty(listed, everyone),
-    }
-
-
-def _novelty(listed: list[dict[str, Any]], everyone: dict[str, NDArray[Any]] | None) -> dict[str, Any]:
-    """How many fit no cluster, and who, and how sure the placements are; nothing in runs that did not ask."""
-    if "novel" not in listed[0]:
-        return {}
-    flags = [p["novel"] for p in listed] if everyone is None or "novel" not in everyone else everyone["novel"]
-    shown = listed[:MOST_PLACED]
-    return {
-        "novel": int(np.sum(flags)),
-        "is_novel": [bool(p["novel"]) for p in shown],
-        "score": [digits(p["novelty_score"], 3) for p in shown],
-        "confidence": [percent(100 * p["confidence"]) for p in shown],
-    }
-
-
-def _placed_right(
-    chosen: NDArray[np.int64], own: NDArray[np.int64], found: NDArray[np.int64], truth: Sequence[int]
-) -> int:
-    """Clients put in a cluster where in training no true cluster was more frequent than their own of now."""
-    trained = np.array(truth)
-    counts = {cluster: Counter(trained[found == cluster].tolist()) for cluster in np.unique(chosen).tolist()}
-    most = {cluster: max(there.values(), default=0) for cluster, there in counts.items()}
-    pairs = zip(chosen.tolist(), own.tolist(), strict=True)
-    return sum(mine in counts[cluster] and counts[cluster][mine] == most[cluster] for cluster, mine in pairs)
 
 
 def _why(pairs: list[dict[str, Any]] | None) -> dict[str, Any] | None:

@@ -15,7 +15,7 @@ function runSection(run) {
   return [
     ...runHead(run), runCards(run), clusterKey(view, redrawAll),
     ...accuracyPart(view, add), ...mapPart(view, add), ...membersPart(view), ...whyPart(run), ...samplesPart(view),
-    ...placementPart(view, add), ...costPart(view, add), ...settingsPart(run),
+    ...placementPart(view, add), ...unseenPart(view, add), ...costPart(view, add), ...settingsPart(run),
   ].filter(Boolean);
 }
 
@@ -142,24 +142,67 @@ function samplesPart(view) {
   return section("What the clusters look like", what, el("div", { class: "album" }, groups));
 }
 
+const PLACED_BY = {
+  distances: {
+    how: "the nearest cluster by their test features is chosen.",
+    title: "Distances of clients to clusters",
+    shades: "The stronger the colour, the nearer. Dot: the cluster chosen.",
+  },
+  posterior: {
+    how: "each scores its own test images under every cluster's class mixture and tells its posterior over clusters. " +
+      "The clusters' models answer it in these shares.",
+    title: "Posterior of clients over clusters",
+    shades: "The stronger the colour, the likelier. Dot: the likeliest cluster.",
+  },
+};
+
+function placementFigure(view, add, placements, title, more) {
+  const { clients, values } = placements;
+  const caption = `${PLACED_BY[placements.by].shades}${more}` +
+    (clients.length < placements.count ? ` The first ${clients.length} of ${placements.count} clients.` : "") +
+    (values[0].length < placements.clusters ? ` The first ${values[0].length} of ${placements.clusters} clusters.` : "");
+  const height = Math.min(5 + 1.6 * Math.max(clients.length, 3), 48);
+  return add(title, () => placementChart(view, placements), caption, { height: `${height}rem` });
+}
+
+function placementWords(placements, first) {
+  const percent = (count, of) => `${count} of ${of} (${share((100 * count) / of, 0)})`;
+  const { novel, judged } = placements;
+  const words = [
+    ...first(percent),
+    there(novel) && judged > 0 && `${percent(novel, judged)} ${novel === 1 ? "is" : "are"} like no cluster (novel)`,
+    there(novel) && judged < placements.count &&
+      `of ${placements.count - judged} nothing tells whether they are novel (not calibrated)`,
+  ].filter(Boolean).join("; ");
+  return words ? ` ${words[0].toUpperCase()}${words.slice(1)}.` : "";
+}
+
 function placementPart(view, add) {
   const { placements } = view.run;
   if (!placements) return [];
-  const percent = (count) => `${count} of ${placements.count} (${share((100 * count) / placements.count, 0)})`;
-  const what = `Clients are treated as unseen and unlabelled; the nearest cluster by their test features is chosen. ` +
-    [
-      there(placements.own) && `${percent(placements.own)} go to the cluster that holds their training data`,
-      there(placements.right) && `${percent(placements.right)} go to one where their true cluster is the most frequent`,
-      there(placements.novel) && `${percent(placements.novel)} are like no cluster (novel)`,
-    ].filter(Boolean).join("; ");
-  const [shown, clusters] = [placements.clients.length, placements.distances[0].length];
-  const caption = "The stronger the colour, the nearer. Dot: the cluster chosen. Ring: the cluster that holds the " +
-    "client's training data." +
-    (shown < placements.count ? ` The first ${shown} of ${placements.count} clients.` : "") +
-    (clusters < placements.clusters ? ` The first ${clusters} of ${placements.clusters} clusters.` : "");
-  const height = Math.min(5 + 1.6 * Math.max(shown, 3), 48);
-  return section("Test-time assignment", what.endsWith(". ") ? what : `${what}.`,
-    add("Distances of clients to clusters", () => placementChart(view), caption, { height: `${height}rem` }));
+  const { count, own, right, by } = placements;
+  const what = `Clients are treated as unseen and unlabelled; ${PLACED_BY[by].how}` + placementWords(placements, (percent) => [
+    there(own) && `${percent(own, count)} go to the cluster that holds their training data`,
+    there(right) && `${percent(right, count)} go to one where their true cluster is the most frequent`,
+  ]);
+  const ring = " Ring: the cluster that holds the client's training data.";
+  return section("Test-time assignment", what, placementFigure(view, add, placements, PLACED_BY[by].title, ring));
+}
+
+function unseenPart(view, add) {
+  const { unseen } = view.run;
+  if (!unseen) return [];
+  const { placements } = unseen;
+  const strange = (unseen.new || []).filter(Boolean).length;
+  const what = SCORE_WORDS.unseen +
+    (strange ? ` ${plural(strange, "of them has", "of them have")} a distribution that no training client has.` : "") +
+    (placements ? placementWords(placements, (percent) => [
+      there(placements.right) && placements.comparable > 0 && `of those whose distribution somebody trained on, ` +
+        `${percent(placements.right, placements.comparable)} go to a cluster where it is the most frequent`,
+    ]) : "");
+  const title = placements && `${PLACED_BY[placements.by].title}, held out of training`;
+  return section("Held-out clients", what, unseenTable(unseen),
+    placements && placementFigure(view, add, placements, title, ""));
 }
 
 function costPart(view, add) {

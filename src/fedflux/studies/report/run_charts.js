@@ -146,31 +146,32 @@ function mapChart(view) {
   };
 }
 
-function placementChart(view) {
-  const { placements, clients } = view.run;
-  const columns = placements.distances[0].map((_, k) => k);
+// Clients by clusters. Distances are drawn the stronger the nearer, probabilities the stronger the likelier.
+function placementChart(view, placements) {
+  const { clients } = view.run;
+  const columns = placements.values[0].map((_, k) => k);
   const names = placements.clients.map((client) => `client ${client}`);
-  const flat = placements.distances.flat().filter(there);
-  const low = Math.max(Math.min(...flat), 1e-12);
-  const log = Math.max(...flat) / low > 30;
-  const shade = (d) => (there(d) ? (log ? Math.log10(Math.max(d, low)) : d) : null);
-  const words = placements.distances.map((row, i) => row.map((distance, k) => {
+  const far = placements.by === "distances";
+  const shade = far ? nearness(placements.values) : (p) => (there(p) ? p : null);
+  const told = (value) => (!there(value) ? NONE : far ? Number(value).toPrecision(3) : share(100 * value));
+  const words = placements.values.map((row, i) => row.map((value, k) => {
     const marks = [];
-    if (placements.chosen[i] === k) marks.push("chosen");
+    if (placements.chosen[i] === k) marks.push(far ? "chosen" : "likeliest");
     if (clients.found[placements.clients[i]] === k) marks.push("holds its training data");
-    const length = there(distance) ? Number(distance).toPrecision(3) : NONE;
-    return `distance ${length}${marks.length ? `<br>${marks.join(", ")}` : ""}`;
+    return `${far ? "distance" : "probability"} ${told(value)}${marks.length ? `<br>${marks.join(", ")}` : ""}`;
   }));
   const fit = names.length > 28 ? Math.max(0.45, 28 / names.length) : 1; // rows get lower than a full mark
   const dots = (of, marker) => ({
-    x: of.map((k) => columns.indexOf(k)), y: names, type: "scatter", mode: "markers", marker, hoverinfo: "skip",
+    x: of.map((k) => (columns.includes(k) ? k : null)), y: names, type: "scatter", mode: "markers", marker,
+    hoverinfo: "skip",
   });
   const own = placements.clients.map((client) => clients.found[client] ?? null);
   return {
     data: [
       {
-        z: placements.distances.map((row) => row.map(shade)), x: columns, y: names, type: "heatmap", text: words,
-        colorscale: SCALE[isDark() ? "dark" : "light"], reversescale: true, xgap: 1, ygap: 1, showscale: false,
+        z: placements.values.map((row) => row.map(shade)), x: columns, y: names, type: "heatmap", text: words,
+        colorscale: SCALE[isDark() ? "dark" : "light"], reversescale: far, xgap: 1, ygap: 1, showscale: false,
+        ...(far ? {} : { zmin: 0, zmax: 1 }),
         hovertemplate: "<b>%{y}</b> · cluster %{x}<br>%{text}<extra></extra>",
       },
       dots(own, { symbol: "circle-open", size: 15 * fit, color: "#e69f00", line: { width: 2.5, color: "#e69f00" } }),
@@ -187,6 +188,13 @@ function placementChart(view) {
       margin: { l: 70, r: 8, t: 68, b: 10 },
     }),
   };
+}
+
+function nearness(distances) { // distances as they are, or their logarithms where they differ much
+  const flat = distances.flat().filter(there);
+  const low = Math.max(Math.min(...flat), 1e-12);
+  const log = Math.max(...flat) / low > 30;
+  return (d) => (there(d) ? (log ? Math.log10(Math.max(d, low)) : d) : null);
 }
 
 function bytesChart(view) {

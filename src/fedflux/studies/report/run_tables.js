@@ -25,30 +25,67 @@ function membersPart(view) {
   return section("Who sits where", what, members, clientTable(run));
 }
 
+const NOT_CALIBRATED = "not calibrated"; // a verdict that nothing was there to learn from
+
+function placedBy(placements) { // by client: where it was put, and what was said of it
+  const judged = placements && there(placements.novel);
+  return new Map((placements ? placements.clients : []).map((client, i) => [client, {
+    placed: placements.chosen[i],
+    ...(judged && there(placements.confidence[i]) && {
+      novel: there(placements.is_novel[i]) ? (placements.is_novel[i] ? "yes" : "no") : NOT_CALIBRATED,
+      score: placements.score[i], sure: placements.confidence[i],
+    }),
+  }]));
+}
+
+function placementColumns(placements, title) {
+  const judged = placements && there(placements.novel);
+  const sure = "probability of the cluster, given that the client belongs to one of them";
+  return [
+    placements && { key: "placed", title, num: true },
+    judged && { key: "sure", title: "Confidence, %", num: true, text: (row) => number(row.sure), hint: sure },
+    judged && { key: "novel", title: "Novel", class: "nowrap", hint: "whether its data are like no cluster's" },
+    judged && { key: "score", title: "Novelty score", num: true, hint: "p-value of being like some cluster" },
+  ];
+}
+
 function clientTable(run) {
   const { clients, placements } = run;
-  const chosen = new Map((placements ? placements.clients : []).map((client, i) => [client, placements.chosen[i]]));
-  const judged = placements && there(placements.novel);
-  const said = new Map((judged ? placements.clients : []).map((client, i) => [client, {
-    novel: placements.is_novel[i] ? "yes" : "no", score: placements.score[i], sure: placements.confidence[i],
-  }]));
+  const said = placedBy(placements);
   const rows = clients.found.map((found, client) => ({
     client, found, truth: clients.truth && clients.truth[client], known: clients.known && clients.known[client],
-    test: clients.test && clients.test[client], placed: chosen.get(client),
-    ...said.get(client),
+    test: clients.test && clients.test[client], ...said.get(client),
   }));
   const columns = [
     { key: "client", title: "Client", num: true }, { key: "found", title: "Cluster", num: true },
     clients.truth && { key: "truth", title: "True cluster", num: true },
     clients.known && { key: "known", title: "Known, %", num: true, text: (row) => number(row.known) },
     clients.test && { key: "test", title: "Test, %", num: true, text: (row) => number(row.test) },
-    placements && { key: "placed", title: "Placed at test time", num: true },
-    judged && { key: "sure", title: "Confidence, %", num: true, text: (row) => number(row.sure) },
-    judged && { key: "novel", title: "Novel" },
-    judged && { key: "score", title: "Novelty score", num: true },
+    ...placementColumns(placements, "Placed at test time"),
   ].filter(Boolean);
   const shown = clients.shown < clients.count ? `the first ${clients.shown} of ${clients.count}` : `all ${clients.count}`;
   return el("details", {}, el("summary", {}, `Client by client (${shown})`), table(columns, rows, { label: "Clients" }));
+}
+
+function unseenTable(unseen) {
+  const { placements, names, truth, scores } = unseen;
+  const said = placedBy(placements);
+  const rows = unseen.clients.map((client, i) => ({
+    client, name: names && names[i], truth: truth && truth[i], strange: unseen.new && unseen.new[i],
+    score_of: scores && scores[i], ...said.get(client),
+  }));
+  const own = (row) => (there(row.truth) ? `${row.truth}${row.strange ? " (new)" : ""}` : NONE);
+  const columns = [
+    { key: "client", title: "Client", num: true },
+    names && { key: "name", title: "Name" },
+    truth && { key: "truth", title: "True cluster", num: true, text: own,
+      hint: "new: a distribution that no training client has" },
+    scores && { key: "score_of", title: "Unseen, %", num: true, text: (row) => number(row.score_of),
+      hint: SCORE_WORDS.unseen },
+    ...placementColumns(placements, "Placed in cluster"),
+  ].filter(Boolean);
+  const caption = rows.length < unseen.count ? `The first ${rows.length} of ${unseen.count} clients` : null;
+  return table(columns, rows, { label: "Clients that were held out of training", caption });
 }
 
 function whyPart(run) {
