@@ -16,6 +16,10 @@ from fedflux.algorithms.baselines.paper import Pulled
 from fedflux.algorithms.baselines.pfedme import Envelope
 from fedflux.algorithms.shared.membership import AskMeanLosses
 from fedflux.algorithms.shared.mixture import AskWeights, Evidence, Responsibilities, WeightedLoss
+from fedflux.clustering.placement.mixtures import ClassMixtures
+from fedflux.clustering.placement.offer import Offer
+from fedflux.clustering.placement.posterior import Temperature
+from fedflux.clustering.placement.queries import AskPlacement, AskTries
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import Projector
@@ -30,6 +34,16 @@ BOX = Bounds(np.zeros(4, dtype=np.float32), np.arange(1, 5, dtype=np.float32))
 PROJECTOR = Projector(np.arange(4.0), np.eye(4)[:2])
 DESCRIPTOR = AskDescriptor(3, 2, 50, BOX, PROJECTOR, privacy=Privacy("paper", 2.0))
 MARGINALS = Evidence(2, np.log(np.array([[0.25, 0.75], [0.5, 0.5]])), "validation")
+MIXTURES = ClassMixtures(
+    np.zeros((3, 2), dtype=np.float32),
+    np.stack([np.eye(2, dtype=np.float32)] * 3),
+    np.arange(12, dtype=np.float32).reshape(2, 3, 2),
+    np.ones((2, 3), dtype=np.float32),
+    np.full((2, 3), 1 / 3, dtype=np.float32),
+    np.ones((2, 3, 3), dtype=np.float16),
+    np.array([0.0, 0.1], dtype=np.float32),
+    np.array([0.2, 0.0], dtype=np.float32),
+)
 OPERATIONS = [
     LossRule(SGD),
     WeightedLoss(replace(SGD, clip=None)),
@@ -46,6 +60,8 @@ OPERATIONS = [
     AskScatter(BOX, 2, 50, 3),
     DESCRIPTOR,
     AskUnlabelled(replace(DESCRIPTOR, given=None, privacy=None), "validation"),
+    AskPlacement(DESCRIPTOR, Offer(MIXTURES, np.full(2, 0.5, dtype=np.float32), Temperature(2.0, 0.01))),
+    AskTries(DESCRIPTOR, MIXTURES, seed=3),
 ]
 
 

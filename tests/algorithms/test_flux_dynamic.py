@@ -218,7 +218,7 @@ def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: 
     now = describe(after.extractor, algorithm._told_by(4, view.cohort(moved, 4)), engine)
     assert now is not None
     np.testing.assert_array_equal(now.clients, moved)
-    np.testing.assert_array_equal(after.assignment[moved], after.clusters.place(now.descriptors))
+    np.testing.assert_array_equal(after.assignment[moved], after.clusters.likeliest(now.descriptors))
     assert (after.assignment != before.assignment).any()
     stayed = np.setdiff1d(np.arange(6), moved)
     np.testing.assert_array_equal(after.assignment[stayed], before.assignment[stayed])

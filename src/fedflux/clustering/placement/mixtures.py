@@ -148,7 +148,7 @@ class ClassMixtures:
             products = (white[..., :, None] * white[..., None, :]).reshape(*white.shape[:2], -1)
             seen = np.concatenate([products, white, np.ones_like(white[..., :1])], axis=2)
             found = np.matmul(seen, self._distance)
-        else:  # the same for one covariance a class, with a tenth of the work
+        else:  # the same for one covariance a class, without products of coordinates
             mean = self.mean.swapaxes(0, 1)  # (U, M, l)
             found = np.matmul(white, -2 * mean.swapaxes(1, 2))
             found += (white**2).sum(axis=2)[..., None]
