@@ -43,6 +43,7 @@ MIXTURES = ClassMixtures(
     np.ones((2, 3, 3), dtype=np.float16),
     np.array([0.0, 0.1], dtype=np.float32),
     np.array([0.2, 0.0], dtype=np.float32),
+    np.ones(3, dtype=np.float32),
 )
 OPERATIONS = [
     LossRule(SGD),

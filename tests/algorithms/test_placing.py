@@ -258,7 +258,7 @@ def many_offered(monkeypatch: pytest.MonkeyPatch) -> tuple[Offer, NDArray[np.int
     """115 of 120 clusters, about fifty of which can be sent at once."""
     truth = np.arange(120)
     clusters = with_centroids(many_clients(0, truth, 3.0, 4), truth)
-    monkeypatch.setattr(placing, "MOST", 30_000)
+    monkeypatch.setattr(placing, "MOST", 12_000)
     offer, rows = make_offer(clusters, truth, None), np.arange(5, 120)
     return offer, rows, *_neighbourhoods(clusters, offer, rows)
 
@@ -266,8 +266,8 @@ def many_offered(monkeypatch: pytest.MonkeyPatch) -> tuple[Offer, NDArray[np.int
 def test_neighbourhoods_hold_every_cluster_and_fit(monkeypatch: pytest.MonkeyPatch) -> None:
     offer, rows, lists, coarse = many_offered(monkeypatch)
     assert set(np.concatenate(lists).tolist()) == set(rows.tolist())
-    assert all(offer.only(listed).nbytes <= 30_000 for listed in lists)
-    assert coarse.nbytes <= 30_000
+    assert all(offer.only(listed).nbytes <= 12_000 for listed in lists)
+    assert coarse.nbytes <= 12_000
     assert len(coarse.prior) == len(lists)
     assert coarse.prior.sum() == pytest.approx(1)
 

@@ -45,6 +45,7 @@ def some_mixtures(rng: np.random.Generator, clusters: int = 3, classes: int = 4,
         np.abs(turn)[(..., *np.tril_indices(length))].astype(np.float16),
         np.full(clusters, 0.01, dtype=np.float32),
         np.zeros(clusters, dtype=np.float32),
+        np.ones(classes, dtype=np.float32),
     )
 
 
@@ -117,6 +118,18 @@ def test_alike_they_have_one_covariance_a_class_that_leans_on_the_average() -> N
     np.testing.assert_allclose(mixtures.alike().log_likelihoods(images), likely, rtol=2e-3, atol=2e-2)
 
 
+def test_coded_they_take_a_third_and_say_the_same() -> None:
+    rng = np.random.default_rng(8)
+    mixtures = some_mixtures(rng, clusters=300, classes=10, length=10).alike()
+    coded, images = mixtures.coded(), rng.normal(size=(50, 10))
+    shared = mixtures.centre.nbytes + mixtures.whitening.nbytes
+    assert coded.nbytes - shared < 0.4 * (mixtures.nbytes - shared)
+    gap = coded.log_likelihoods(images) - mixtures.log_likelihoods(images)
+    apart = mixtures.log_likelihoods(images).std()
+    assert np.abs(gap).max() < 0.05 * apart
+    np.testing.assert_allclose(coded.only(np.array([7])).means, coded.means[7:8])
+
+
 @pytest.mark.parametrize("count", [15, 2000])
 def test_where_covariances_differ_no_more_than_by_chance_clusters_share_them(count: int) -> None:
     rng, world = np.random.default_rng(3), Population(3, classes=3, length=5)
@@ -129,7 +142,7 @@ def test_where_covariances_differ_no_more_than_by_chance_clusters_share_them(cou
 def own_means(mixtures: ClassMixtures) -> Array:
     """(M, U, l): μ in the space of images."""
     back = np.linalg.inv(mixtures.whitening.astype(np.float64))
-    return np.asarray(mixtures.centre[None] + np.einsum("uij,muj->mui", back, mixtures.mean))
+    return np.asarray(mixtures.centre[None] + np.einsum("uij,muj->mui", back, mixtures.means))
 
 
 def test_where_clusters_do_not_differ_every_mean_is_the_class_s() -> None:
@@ -208,7 +221,7 @@ def test_known_noise_of_privacy_makes_means_lean() -> None:
 def test_copies_count_as_what_they_are_worth() -> None:
     rng = np.random.default_rng(8)
     mixtures = some_mixtures(rng)
-    mixtures = replace(mixtures, mean=np.float32(0.1) * mixtures.mean).alike()
+    mixtures = replace(mixtures, mean=np.float32(0.1) * mixtures.means).alike()
     offer, images = Offer(mixtures, np.full(3, 1 / 3, dtype=np.float32)), rng.normal(size=(6, 5))
     np.testing.assert_array_equal(offer.place(images, 6.0)[0], offer.place(np.tile(images, (3, 1)), 6.0)[0])
     assert offer.place(images, 6.0)[0].max() < offer.place(np.tile(images, (3, 1)), 18.0)[0].max()

@@ -36,9 +36,12 @@ def members_of(clusters: Clusters, assignment: NDArray[np.int64]) -> NDArray[np.
 
 
 def sent_mixtures(clusters: Clusters) -> ClassMixtures:
-    """The clusters' mixtures; where they are many, without what their covariances have of their own."""
+    """The clusters' mixtures; where they are many, without what their covariances have of their own, or a byte a number
+    as well.
+    """
     mixtures = clusters.mixtures
-    return mixtures if mixtures.nbytes <= MOST else mixtures.alike()
+    mixtures = mixtures if mixtures.nbytes <= MOST else mixtures.alike()
+    return mixtures if mixtures.nbytes <= MOST else mixtures.coded()
 
 
 def ask_tries(
@@ -162,7 +165,7 @@ def _neighbourhoods(clusters: Clusters, offer: Offer, rows: NDArray[np.int64]) -
     fitting = max((MOST - _shared(offer.mixtures)) // each, 2)
     mixtures = offer.mixtures
     points = np.concatenate(
-        [np.sqrt(mixtures.share[rows]), (mixtures.mean * mixtures.share[..., None])[rows].reshape(len(rows), -1)],
+        [np.sqrt(mixtures.share[rows]), (mixtures.means * mixtures.share[..., None])[rows].reshape(len(rows), -1)],
         axis=1,
     )
     count = min(max(-(-4 * len(rows) // fitting), 2), fitting)
@@ -181,10 +184,10 @@ def _neighbourhoods(clusters: Clusters, offer: Offer, rows: NDArray[np.int64]) -
     pool = clusters.pool.merge(merged)
     prior = np.bincount(merged, weights=offer.prior, minlength=len(lists) + 1)[1:]
     coarse = ClassMixtures.of(pool).only(np.arange(1, len(lists) + 1))
-    coarse = coarse if coarse.nbytes <= MOST else coarse.alike()
+    coarse = coarse if coarse.nbytes <= MOST else coarse.coded()
     return lists, Offer(coarse, (prior / prior.sum()).astype(np.float32), offer.temperature)
 
 
 def _shared(mixtures: ClassMixtures) -> int:
     """Bytes that do not grow with the number of clusters."""
-    return int(mixtures.centre.nbytes + mixtures.whitening.nbytes)
+    return int(mixtures.centre.nbytes + mixtures.whitening.nbytes + mixtures.step.nbytes)

@@ -34,17 +34,17 @@ ENTRIES = 2_000_000
 
 @dataclass(frozen=True, eq=False)
 class ClassMixtures:
-    """P(X) of M clusters as mixtures of U classes, in single precision, as they are sent to clients."""
+    """P(X) of M clusters as mixtures of U classes, as they are sent to clients: in single precision, or less."""
 
     centre: Single
     """(U, l): the mean of each class over clusters."""
     whitening: Single
     """(U, l, l): A_u with A_u Σ_u A_uᵀ = 1, Σ_u the class's covariance over all clusters."""
-    mean: Single
-    """(M, U, l): A_u (μ_mu − centre)."""
-    spread: Single
+    mean: NDArray[np.generic]
+    """(M, U, l): A_u (μ_mu − centre), in units of `step`."""
+    spread: NDArray[np.floating]
     """(M, U): v ≥ 1, the variance of an image around the mean in units of Σ: its own, and what is not known of μ."""
-    share: Single
+    share: NDArray[np.floating]
     """(M, U): π, zero for classes that nobody has."""
     shape: NDArray[np.float16]
     """(M, U, l (l + 1) / 2), or nothing where clusters share all covariances: the lower triangle of B_mu, with
@@ -52,10 +52,11 @@ class ClassMixtures:
     error: Single
     """(M,): how wrong log p_m may be for an image, as a share of what the image tells: what all images of a client have
     in common, since they are held beside the same estimates."""
-
     offset: Single
     """(M,): what is added to log p_m of an image, where members showed that the mixtures of some clusters, those of
     broad classes for instance, are always thought likelier than they are."""
+    step: Single
+    """(U,): 1, or what one of 255 steps is where means travel as a byte each."""
 
     def __len__(self) -> int:
         return len(self.mean)
@@ -95,6 +96,7 @@ class ClassMixtures:
             _own_shapes(pool, whitening),
             (((share / size) ** 2 * unsure).sum(axis=1) + LABELS / size[:, 0]).astype(np.float32),
             np.zeros(len(pool), dtype=np.float32),
+            np.ones(len(centre), dtype=np.float32),
         )
 
     def only(self, clusters: NDArray[np.int64]) -> "ClassMixtures":
@@ -105,6 +107,21 @@ class ClassMixtures:
     def alike(self) -> "ClassMixtures":
         """The same with one covariance a class for all clusters: fewer bytes."""
         return replace(self, shape=self.shape[:0])
+
+    def coded(self) -> "ClassMixtures":
+        """The same with a byte a coordinate of a mean and two a share: a third of the bytes, for very many clusters.
+
+        A mean is then off by a hundredth of a deviation or so, far less than its estimate is.
+        """
+        step = np.maximum(np.abs(self.means).max(axis=(0, 2), initial=0.0), 1e-6) / 127
+        mean = np.rint(self.means / step[:, None]).astype(np.int8)
+        halves = {name: getattr(self, name).astype(np.float16) for name in ("spread", "share")}
+        return replace(self.alike(), mean=mean, step=step.astype(np.float32), **halves)
+
+    @cached_property
+    def means(self) -> Single:
+        """(M, U, l): A_u (μ_mu − centre)."""
+        return np.asarray(self.mean.astype(np.float32) * self.step[:, None], dtype=np.float32)
 
     @cached_property
     def _turn(self) -> Array:
@@ -122,7 +139,9 @@ class ClassMixtures:
         """(M, U): what a log-density has besides the distance to the mean."""
         length = self.mean.shape[2]
         volume = np.linalg.slogdet(self.whitening)[1][None] + np.log(np.einsum("muii->mui", self._turn)).sum(axis=2)
-        return np.asarray(volume - 0.5 * length * (np.log(self.spread) + np.log(2 * np.pi)), dtype=np.float32)
+        return np.asarray(
+            volume - 0.5 * length * (np.log(self.spread.astype(np.float32)) + np.log(2 * np.pi)), dtype=np.float32
+        )
 
     @cached_property
     def _distance(self) -> Single:
@@ -130,15 +149,15 @@ class ClassMixtures:
         squared distance to every mean.
         """
         inverse = np.einsum("muki,mukj->muij", self._turn, self._turn) / self.spread[..., None, None]
-        towards = np.einsum("muij,muj->mui", inverse, self.mean)
-        constant = np.einsum("mui,mui->mu", towards, self.mean)
+        towards = np.einsum("muij,muj->mui", inverse, self.means)
+        constant = np.einsum("mui,mui->mu", towards, self.means)
         parts = [inverse.reshape(*self.share.shape, -1), -2 * towards, constant[..., None]]
         return np.asarray(np.concatenate(parts, axis=2).transpose(1, 2, 0), dtype=np.float32, order="C")
 
     @cached_property
     def _log_share(self) -> Single:
         with np.errstate(divide="ignore"):
-            return np.asarray(np.log(self.share), dtype=np.float32)
+            return np.asarray(np.log(self.share.astype(np.float32)), dtype=np.float32)
 
     def densities(self, images: Array) -> Single:
         """(n, M, U): log N(z; μ_mu, v_mu Σ_mu) of reduced latents (n, l)."""
@@ -149,11 +168,11 @@ class ClassMixtures:
             seen = np.concatenate([products, white, np.ones_like(white[..., :1])], axis=2)
             found = np.matmul(seen, self._distance)
         else:  # the same for one covariance a class, without products of coordinates
-            mean = self.mean.swapaxes(0, 1)  # (U, M, l)
+            mean = self.means.swapaxes(0, 1)  # (U, M, l)
             found = np.matmul(white, -2 * mean.swapaxes(1, 2))
             found += (white**2).sum(axis=2)[..., None]
             found += (mean**2).sum(axis=2)[:, None]
-            found /= self.spread.T[:, None]
+            found /= self.spread.astype(np.float32).T[:, None]
         found *= -0.5
         found += self._offset.T[:, None]
         return np.asarray(found.transpose(1, 2, 0))
