@@ -233,6 +233,7 @@ def test_the_coarse_choice_leads_where_the_whole_offer_does(
     monkeypatch.setattr(placing, "MOST", small_offer.nbytes)
     whole = place(alike, held, engine)
     monkeypatch.setattr(placing, "MOST", small_offer.nbytes - 1)
+    monkeypatch.setattr(placing, "_fitting", lambda offer: 2)
     asked = Counted(engine)
     for features in (held, loose):
         found = place(alike, features, asked)

@@ -108,7 +108,7 @@ class Settings:
     """After how many FedAvg rounds to cluster; None: when C(r) fires."""
     assignment: Literal["mixture", "calibrated", "euclidean"] = "mixture"
     """Place unseen clients by their clusters' class mixtures, by the calibrated distance of means, or by the paper's
-    scaled Euclidean one; late clients, who have labels, by the calibrated one unless the paper's is asked for."""
+    scaled Euclidean one; late clients, who have labels, by the same rule."""
     min_members: int = 1
     """Clusters of fewer clients are not offered to unseen ones."""
     regroup: bool = True

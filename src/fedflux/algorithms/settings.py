@@ -43,7 +43,7 @@ class MethodSettings(Declared):
     )
     assignment: Literal["mixture", "calibrated", "euclidean"] = setting(
         "mixture",
-        "unseen clients by class mixtures, calibrated distances of means or the paper's euclidean ones",
+        "late and unseen clients by class mixtures, calibrated distances or the paper's euclidean ones",
         panel="Experiments",
     )
     min_members: int = setting(

@@ -99,7 +99,8 @@ def placements(
         return clients, None, {share: None, records: None}
     whole = Placement.join([placement for _, placement in placed])
     listed = whole.take(range(min(LISTED, len(whole)))).as_records(clients.tolist()[:LISTED])
-    return clients, whole, {share: float(whole.novel.mean()), records: listed}
+    judged = whole.novel[whole.calibrated]  # of the others nobody can say
+    return clients, whole, {share: float(judged.mean()) if len(judged) else None, records: listed}
 
 
 def asked_in_parts(everyone: Cohort, config: RunConfig) -> Iterator[Cohort]:

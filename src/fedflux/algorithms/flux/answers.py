@@ -38,12 +38,10 @@ class FluxAnswers(Method, Generic[C]):
         """
         if isinstance(state, WarmUp):
             return self._known_in_warm_up(state, len(features))
-        offered = state.sizes >= min(self.settings.min_members, int(state.sizes.max()))
-        if self.settings.min_members == 1:
-            offered[:] = True  # clusters of the past, too
+        offered = state.holders >= self.settings.min_members
         fallback = self._fallback(state, len(features), offered)
-        placed = self._placed(state, features, engine, offered)
-        if placed is None or state.sizes.max() < self.settings.min_members:
+        placed = self._placed(state, features, engine, offered) if offered.any() else None
+        if placed is None:
             return fallback
         if len(placed.clients) < len(features):
             return self._with_silent(state, placed, features, fallback)
@@ -55,7 +53,7 @@ class FluxAnswers(Method, Generic[C]):
         """Where clients belong, by the rule that was asked for."""
         level = self.settings.novelty_level
         if self.settings.assignment == "mixture":
-            alone = state.sizes == 1
+            alone = state.holders <= 1
             return place_unseen(state.extractor, state.offer, state.clusters, offered, alone, features, engine, level)
         told = describe_unlabelled(state.extractor, features, engine)
         if told is None:
@@ -67,8 +65,8 @@ class FluxAnswers(Method, Generic[C]):
         """What answers where nothing is known of a client: the clusters' models on offer by their size. Where every
         cluster is too small to be offered, the general model, or else the one that everybody trained before clustering.
         """
-        if state.sizes.max() >= self.settings.min_members:
-            kept = np.where(offered, state.sizes, 0)
+        kept = np.where(offered, state.sizes, 0)
+        if kept.any():
             return Predictor.shared(state.models, kept.astype(np.float64), clients)
         general = state.general if state.general is not None else state.extractor.reference
         return Predictor.shared(general, np.ones(1), clients)
@@ -140,7 +138,9 @@ def _among(found: Placement, offered: NDArray[np.bool_]) -> Placement:
     cluster = np.where(offered[None], found.distances, np.inf).argmin(axis=1).astype(np.int64)
     posterior = np.where(offered[None], found.posterior, 0.0)
     total = posterior.sum(axis=1, keepdims=True)
-    return replace(found, cluster=cluster, posterior=np.divide(posterior, total, where=total > 0, out=posterior))
+    distances = np.where(offered[None], found.distances, np.inf)
+    posterior = np.divide(posterior, total, where=total > 0, out=posterior)
+    return replace(found, cluster=cluster, posterior=posterior, distances=distances)
 
 
 def _with_blanks(found: Placement, rows: Sequence[int], otherwise: NDArray[np.float64]) -> Placement:

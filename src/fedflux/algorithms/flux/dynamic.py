@@ -198,6 +198,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
             assignment=assignment,
             clusters=with_past(found, descriptors, state.clusters, kept),
             clustered=len(state.described),
+            tries=None,
             used=(*[state.round] * count, *(state.used[m] for m in kept)),
             accuracy=tuple(state.accuracy[m] for m in (*came_from, *kept)),
         )

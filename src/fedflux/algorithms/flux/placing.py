@@ -25,7 +25,8 @@ from fedflux.streams import stream
 TRIED = 256
 """Members that try, at most: a few hundred tell all there is to learn."""
 MOST = 100_000
-"""Bytes of moments that an unseen client is sent; of more clusters it first makes a coarse choice."""
+"""Bytes of moments that an unseen client is sent; of more clusters it first makes a coarse choice. Very many classes or
+components, of which every client is told, come on top."""
 PAST = 0.5
 """Clients that a cluster counts with that nobody is in any more."""
 
@@ -79,7 +80,7 @@ def make_offer(clusters: Clusters, assignment: NDArray[np.int64], tries: Tries |
     own, vote = assignment[tries.client], votes_of(counts, tries.client)
     offset = learned_offsets(likelihoods, counts, own, vote, mixtures.error, prior)
     temperature = learned(likelihoods + counts[:, None] * offset, counts, own, vote, mixtures.error, prior)
-    usual = usual_among(members == 1, assignment[tries.member], tries.misfits())
+    usual = usual_among(clusters.pool.members <= 1, assignment[tries.member], tries.misfits())
     return Offer(replace(mixtures, offset=offset.astype(np.float32)), plain.prior, temperature, usual)
 
 
@@ -109,7 +110,7 @@ def place_unseen(
     rows = np.flatnonzero(offered)
     found: dict[int, tuple[NDArray[np.float64], float]] = {}
     whole = offer.only(rows)
-    if whole.nbytes <= MOST:
+    if whole.nbytes <= MOST or _fitting(whole) >= len(rows):
         _ask(extractor, whole, rows, features, engine, found, len(offered))
     else:
         lists, coarse = _neighbourhoods(clusters, offer, rows)
@@ -161,14 +162,12 @@ def _neighbourhoods(clusters: Clusters, offer: Offer, rows: NDArray[np.int64]) -
 
     A list holds a group of like clusters and those next to it, so that a choice at its edge is no wrong one.
     """
-    each = max((offer.nbytes - _shared(offer.mixtures)) // len(offer.prior), 1)
-    fitting = max((MOST - _shared(offer.mixtures)) // each, 2)
-    mixtures = offer.mixtures
+    fitting, mixtures = _fitting(offer), offer.mixtures
     points = np.concatenate(
         [np.sqrt(mixtures.share[rows]), (mixtures.means * mixtures.share[..., None])[rows].reshape(len(rows), -1)],
         axis=1,
     )
-    count = min(max(-(-4 * len(rows) // fitting), 2), fitting)
+    count = min(max(-(-4 * len(rows) // fitting), 2), fitting, len(rows))
     group = KMeans(count, n_init=1, random_state=0).fit(points.astype(np.float64))
     lists: list[NDArray[np.int64]] = []
     merged = np.zeros(len(offer.prior), dtype=np.int64)
@@ -186,6 +185,13 @@ def _neighbourhoods(clusters: Clusters, offer: Offer, rows: NDArray[np.int64]) -
     coarse = ClassMixtures.of(pool).only(np.arange(1, len(lists) + 1))
     coarse = coarse if coarse.nbytes <= MOST else coarse.coded()
     return lists, Offer(coarse, (prior / prior.sum()).astype(np.float32), offer.temperature)
+
+
+def _fitting(offer: Offer) -> int:
+    """How many clusters are sent at once; where what all share is large already, they may be half as much again."""
+    shared = _shared(offer.mixtures)
+    each = max((offer.nbytes - shared) // len(offer.prior), 1)
+    return max((MOST - shared) // each, MOST // 2 // each, 2)
 
 
 def _shared(mixtures: ClassMixtures) -> int:

@@ -227,7 +227,7 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         assignment[list(state.described)] = clusters.labels
         metrics.events.append(f"round {state.round}: {len(models)} clusters found anew of {count} clients")
         state = replace(state, models=models, velocity=velocity)
-        return replace(state, assignment=assignment, clusters=clusters, clustered=count)
+        return replace(state, assignment=assignment, clusters=clusters, clustered=count, tries=None)
 
     def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:
         """Clusters of the clients with these ids, in the order of their descriptors."""

@@ -102,7 +102,7 @@ class FluxSoft(FluxRounds[SoftState]):
         if not _same(shares):
             models, velocity = models.average(shares), inherited(velocity, shares)
         state = replace(state, models=models, velocity=velocity)
-        found = replace(state, assignment=assignment, clusters=clusters, descriptors=descriptors)
+        found = replace(state, assignment=assignment, clusters=clusters, descriptors=descriptors, tries=None)
         return self._shared(replace(found, clustered=len(state.described), releases=releases), metrics)
 
     def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> SoftState:

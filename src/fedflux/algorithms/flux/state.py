@@ -73,6 +73,11 @@ class Clustered:
         """(M,): how many clients every cluster has."""
         return members_of(self.clusters, self.assignment)
 
+    @property
+    def holders(self) -> NDArray[np.float64]:
+        """(M,): how many clients are behind what is known of every cluster; late ones are not."""
+        return self.clusters.pool.members
+
     @cached_property
     def answering(self) -> Stack:
         """The clusters' models and, behind them, the general one where there is one."""

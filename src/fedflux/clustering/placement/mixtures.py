@@ -180,7 +180,9 @@ class ClassMixtures:
     def log_likelihoods(self, images: Array) -> Array:
         """(n, M): log p_m(z) of every image under every cluster."""
         found = np.empty((len(images), len(self)))
-        for rows in spans(len(images), max(ENTRIES // self.share.size, 1)):
+        for rows in spans(
+            len(images), max(ENTRIES // (self.share.shape[1] * max(len(self), self.mean.shape[2] ** 2)), 1)
+        ):
             found[rows] = _log_sum(self.densities(images[rows]) + self._log_share)
         return found + self.offset
 

@@ -10,7 +10,7 @@ from fedflux.clustering.placement.mixtures import Array, ClassMixtures, Single
 from fedflux.clustering.placement.posterior import Temperature
 
 CUT = 0.02
-"""Probabilities below this are zero: where one cluster is certain, its model answers alone."""
+"""What the unlikeliest clusters may lose together: where one cluster is certain, its model answers alone."""
 DIGITS = 3
 """To which posterior and score are rounded before they leave a client."""
 
@@ -50,6 +50,13 @@ class Offer:
 
 
 def rounded(posterior: Array) -> Array:
-    """The posterior without what is next to nothing, in a few digits."""
-    found = np.where(posterior < min(CUT, float(posterior.max())), 0.0, posterior)
-    return np.asarray(np.round(found / found.sum(), DIGITS))
+    """The likeliest clusters that have all of the probability but `CUT`, in a few digits."""
+    order = np.argsort(-posterior, kind="stable")
+    before = np.cumsum(posterior[order]) - posterior[order]
+    found = np.where(before < 1 - CUT, posterior[order], 0.0)
+    found /= found.sum()
+    coarse = np.round(found, DIGITS)
+    found = coarse if coarse.sum() > 0.9 else found  # of very many that are alike no digit is left
+    kept = np.empty(len(posterior))
+    kept[order] = found / found.sum()
+    return kept
