@@ -300,6 +300,7 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         if found is None:
             return state
         tries, sent = found
-        each = tries.likelihoods.nbytes // max(len(tries.member), 1)
+        told = tries.likelihoods.nbytes + tries.sizes.nbytes + tries.misfit.nbytes
+        each = told // max(len(tries.member), 1)
         metrics.send(tries.member.tolist(), up=each, down=sent)
         return replace(state, tries=tries if state.tries is None else state.tries.join(tries))

@@ -39,13 +39,17 @@ class Temperature:
     base: float = BASE
     growth: float = 0.0
 
+    def heat(self, best: NDArray[np.int64], counts: Array, error: NDArray[np.floating]) -> Array:
+        """T (R, M): of n images each (R,), against the likeliest cluster (R,)."""
+        shared = 1 + counts[:, None] * (error[best][:, None] + error[None])
+        return np.asarray(self.base * shared + self.growth * counts[:, None])
+
     def posterior(self, likelihoods: Array, counts: Array, error: NDArray[np.floating], prior: Array) -> Array:
         """(R, M): probabilities of clusters, from log-likelihoods (R, M) of n images each (R,)."""
         best = likelihoods.argmax(axis=1)
         rows = np.arange(len(likelihoods))
         behind = likelihoods[rows, best][:, None] - likelihoods
-        shared = 1 + counts[:, None] * (error[best][:, None] + error[None])
-        heat = self.base * shared + self.growth * counts[:, None]
+        heat = self.heat(best, counts, error)
         with np.errstate(divide="ignore"):
             log = np.log(prior)[None] - behind / heat
         found = np.exp(log - log.max(axis=1, keepdims=True))
@@ -72,7 +76,7 @@ def learned_offsets(
 ) -> Array:
     """b (M,): logistic regression of the known clusters on the likelihoods of tries, which are heated as usual."""
     rows, best = np.arange(len(own)), likelihoods.argmax(axis=1)
-    heat = BASE * (1 + counts[:, None] * (error[best][:, None] + error[None]))
+    heat = Temperature().heat(best, counts, error)
     behind = likelihoods - likelihoods[rows, best][:, None]
     with np.errstate(divide="ignore"):
         before = np.log(prior)[None]
