@@ -194,6 +194,10 @@ class Engine(Protocol):
     def trained_names(self) -> frozenset[str]:
         """The tensors of a model that training changes by gradients: neither buffers nor frozen parameters."""
 
+    @property
+    def head_names(self) -> frozenset[str]:
+        """The tensors of a model's last layer, which gives the answer; all others are its trunk."""
+
     def initial(self, count: int = 1) -> Stack:
         """The initial model, as a stack of one, or `count` models drawn independently, that one first."""
 
@@ -254,6 +258,10 @@ class Backend(Protocol):
     device: str
     precision: str
     trained_names: frozenset[str]
+
+    @property
+    def head_names(self) -> frozenset[str]:
+        """As the engine's."""
 
     def initial(self, count: int = 1) -> Stack:
         """As the engine's."""

@@ -23,6 +23,7 @@ from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.models.depth import head_names
 from fedflux.streams import stream_seed
 
 T = TypeVar("T")
@@ -56,6 +57,12 @@ class LoopEngine:
         self._recent = RecentLatents()
         self.recipe: Recipe | None = None
         """How to draw further initial models; without it there is only the one."""
+        self._registered_head = head_names(model)
+
+    @property
+    def head_names(self) -> frozenset[str]:
+        """The tensors of the last layer: of a forward pass where the images' shape is known, else of the module."""
+        return self._registered_head if self.recipe is None else self.recipe.head_names
 
     def _prepared(self, model: nn.Module) -> nn.Module:
         """The model in the form that is fastest here: on a CPU, runs of layers as one."""

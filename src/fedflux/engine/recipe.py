@@ -1,10 +1,12 @@
 """How a model is made: enough to make it again in another process, or anew from other random draws."""
 
 from dataclasses import dataclass
+from functools import cached_property
 
 from torch import nn
 
 from fedflux.models import build_model
+from fedflux.models.depth import head_names
 
 
 @dataclass(frozen=True)
@@ -19,3 +21,8 @@ class Recipe:
     def build(self, index: int = 0) -> nn.Module:
         """The model with its initial weights; other indices draw other weights."""
         return build_model(self.name, self.image_shape, self.classes, self.seed, index)
+
+    @cached_property
+    def head_names(self) -> frozenset[str]:
+        """The tensors of the layer that a forward pass ends with."""
+        return head_names(self.build(), self.image_shape)

@@ -46,6 +46,11 @@ class SimulatedEngine:
         self.trained_names = backend.trained_names
         self._slots = Slots()
 
+    @property
+    def head_names(self) -> frozenset[str]:
+        """The tensors of the last layer."""
+        return self.backend.head_names
+
     def initial(self, count: int = 1) -> Stack:
         """Models as they are built."""
         return self.backend.initial(count)

@@ -98,6 +98,11 @@ class FlowerEngine:
         """As the server's own model has them."""
         return self._local.trained_names
 
+    @property
+    def head_names(self) -> frozenset[str]:
+        """As the server's own model has them."""
+        return self._local.head_names
+
     def initial(self, count: int = 1) -> Stack:
         """Models as they are built."""
         return self._local.initial(count)

@@ -77,6 +77,11 @@ class ProcessesEngine:
         self._buffer = None
         self._pool.close()
 
+    @property
+    def head_names(self) -> frozenset[str]:
+        """The tensors of the last layer."""
+        return self._loop.head_names
+
     def initial(self, count: int = 1) -> Stack:
         """Models as they are built."""
         return self._loop.initial(count)
