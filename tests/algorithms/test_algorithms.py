@@ -8,6 +8,7 @@ import torch
 
 from fedflux.algorithms import ALGORITHMS, PAPER_BASELINES, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics
+from fedflux.algorithms.flux.branches import OWN, Branches
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.clustering import Clusterer
@@ -121,7 +122,9 @@ def test_clusters_are_found_anew_once_many_more_have_come(federation: Federation
         _, state, history, _ = play(name, federation, engine, cohort=lambda r: groups[r])
         assert state.described == (2, 4, 5, 0, 1, 3)
         assert state.clustered == 6
-        assert sum("clusters" in event for metrics in history for event in metrics.events) == 2
+        assert (
+            sum(" clusters " in event and " clients" in event for metrics in history for event in metrics.events) == 2
+        )
         assert len(state.models) == len(state.clusters.centroids) == len(np.unique(state.assignment))
         if name == "oracle":
             np.testing.assert_array_equal(
@@ -141,7 +144,8 @@ def test_when_clusters_are_found_anew(
     federation: Federation, engine: SimulatedEngine, early: list[int], late: list[int], found: list[int]
 ) -> None:
     history = play("flux", federation, engine, cohort=lambda r: early if r < 3 else early + late)[2]
-    sizes = [int(event.split()[-2]) for metrics in history for event in metrics.events if "clusters" in event]
+    told = [event for metrics in history for event in metrics.events if " clusters " in event and " clients" in event]
+    sizes = [int(event.split()[-2]) for event in told]
     assert sizes == found
 
 
@@ -156,14 +160,16 @@ def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
 
 
 def test_a_new_cluster_goes_on_from_its_members_models(federation: Federation, engine: SimulatedEngine) -> None:
-    algorithm, state, _, view = play("oracle", federation, engine, rounds=2)
+    apart = replace(SETTINGS, sharing="none")
+    algorithm, state, _, view = play("oracle", federation, engine, apart, rounds=2)
     one = state.models.take([0, 0]).tensors
     models = Stack(
         {name: tensor + torch.tensor([0.0, 1.0]).view(2, *[1] * (tensor.ndim - 1)) for name, tensor in one.items()}
     )
     came_from = np.array([0, 1, 0, 1, 1, 0])
-    before = replace(state, models=models, assignment=came_from, clustered=3)
-    after = algorithm._refine(before, view, RoundMetrics())
+    branches = Branches({OWN: models}, np.zeros(2, dtype=np.int64))
+    before = replace(state, branches=branches, assignment=came_from, clustered=3)
+    after = algorithm._refine(before, view, engine, RoundMetrics())
     assert after.clustered == 6
     for cluster in range(len(after.models)):
         share = came_from[after.assignment == cluster].mean()  # of model 1, which is model 0 and one more
@@ -281,7 +287,7 @@ def test_descriptors_match_numpy_on_raw_latents(federation: Federation, engine: 
 
 
 def test_bytes_of_a_round(federation: Federation, engine: SimulatedEngine) -> None:
-    _, state, history, _ = play("flux", federation, engine)
+    _, state, history, _ = play("flux", federation, engine, replace(SETTINGS, sharing="none"))
     size = 4 * sum(t[0].numel() for t in state.models.tensors.values())
     assert set(history[0].up.values()) == set(history[0].down.values()) == {size}
     latent, classes, length = 64, 10, 10

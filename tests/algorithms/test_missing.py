@@ -118,7 +118,7 @@ def test_a_robust_rule_makes_the_general_model_too() -> None:
         asked.append(len(models))
         return aggregate(models, trained, cluster, sizes)
 
-    settings = replace(SETTINGS, general_model=True, average=rule)
+    settings = replace(SETTINGS, sharing="general", average=rule)
     algorithm, view, engine = stage(ALGORITHMS["flux"].make, settings)
     state = algorithm.init(view, engine)
     for round in range(1, 4):

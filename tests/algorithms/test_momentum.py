@@ -11,8 +11,8 @@ from tests.data.making import pictures
 
 from fedflux.algorithms import FedAvg, Flux, Settings
 from fedflux.algorithms.checks import check_resumes
+from fedflux.algorithms.flux.branches import GENERAL, OWN, Branches
 from fedflux.algorithms.flux.dynamic import FluxDynamic
-from fedflux.algorithms.flux.inheritance import inherited
 from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.data import Federation, Partition, partition
@@ -58,10 +58,13 @@ def test_what_nobody_trained_and_what_layers_collect_has_no_momentum() -> None:
 
 def test_new_clusters_move_as_the_models_that_they_come_from() -> None:
     velocity = Stack({"weight": torch.tensor([[1.0], [3.0], [7.0]])})
-    found = inherited(velocity, np.array([[0.0, 4.0], [1.0, 1.0], [2.0, 0.0]]))
+    before = Branches({OWN: velocity.take([0, 1]), GENERAL: velocity.take([2])}, np.zeros(2, dtype=np.int64))
+    shares = np.array([[0.0, 4.0], [1.0, 1.0], [2.0, 0.0]])
+    after, found = before.inherit(shares, velocity, frozenset())
     assert found is not None
     assert found.tensors["weight"].flatten().tolist() == [3.0, 2.0, 1.0, 7.0]  # the general model's stays the last
-    assert inherited(None, np.ones((2, 1))) is None
+    assert_same(after.answering, found)  # here models are what they move by
+    assert before.inherit(shares, None, frozenset())[1] is None
 
 
 def test_fedavg_goes_on_with_half_of_what_a_round_moved(turned: Federation) -> None:
@@ -106,7 +109,7 @@ def test_a_cluster_whose_members_stay_away_stands_still(turned: Federation) -> N
 
 @pytest.mark.parametrize("both", [False, True])
 def test_clusters_found_anew_keep_a_velocity_each(both: bool, turned: Federation) -> None:
-    settings, engine = replace(CLUSTERED, rounds=6, general_model=both), engine_of(turned)
+    settings, engine = replace(CLUSTERED, rounds=6, sharing="general" if both else "none"), engine_of(turned)
     state, history = play(Flux(settings), turned, engine, 6, cohort=lambda r: range(min(2 + r, 6)))
     assert any("found anew" in event for metrics in history for event in metrics.events)
     assert len(state.velocity) == len(state.models) + both
@@ -129,7 +132,7 @@ def test_stopped_runs_go_on_to_the_same_bits() -> None:
         return lambda settings: method(replace(settings, server_momentum=0.5))
 
     check_resumes(with_momentum(FedAvg))
-    check_resumes(lambda settings: Flux(replace(settings, server_momentum=0.5, general_model=True)))
+    check_resumes(lambda settings: Flux(replace(settings, server_momentum=0.5, sharing="general")))
 
 
 def test_at_zero_nothing_is_kept(turned: Federation) -> None:

@@ -21,7 +21,7 @@ from fedflux.data import Features, Federation
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.engine import SimulatedEngine
 
-CLUSTERED = replace(SETTINGS, cluster_round=2)
+CLUSTERED = replace(SETTINGS, cluster_round=2, sharing="none")
 CLIENTS = 6
 
 

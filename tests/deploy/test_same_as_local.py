@@ -82,6 +82,9 @@ def test_atp_is_the_same_deployed() -> None:
         {"projector": "discriminant", "cluster_round": 2},
         {"covariance": "full", "bounds": "scalar", "cluster_round": 2},
         {"answer": "both", "cluster_round": 1},
+        {"sharing": "trunk", "shift": "pygx", "cluster_round": 1},
+        {"shift": "pxgy", "cluster_round": 1, "rounds": 8, "server_momentum": 0.5},
+        {"shift": "pygx", "cluster_round": 1, "finetune": 2},
         {"algorithm": "flux-dynamic", "drift": "after:2", "cluster_round": 1},
         {"algorithm": "flux-dynamic", "drift": "after:2", "shift": "py", "cluster_round": 1},
         {"algorithm": "apfl", "participation": 0.5},
@@ -96,11 +99,14 @@ def test_flux_and_others_are_the_same_in_many_settings(variant: dict[str, Any]) 
 
 
 def test_exchanges_are_few() -> None:
-    """A round is training and scoring; meeting everyone is one more, and clustering two."""
+    """A round is training and scoring; meeting everyone is one more, clustering two, and a ballot one."""
     found = played(cluster_round=2, rounds=4, projector="discriminant").result
     assert found["exchanges"]["1"] == 3
     assert found["exchanges"]["2"] == 2 + 3
-    assert found["exchanges"]["3"] == found["exchanges"]["4"] == 2
+    assert found["exchanges"]["3"] == 2  # both branches begin from one model: nothing to vote on yet
+    assert found["exchanges"]["4"] == 3
+    alone = played(cluster_round=2, rounds=4, sharing="none").result
+    assert alone["exchanges"]["3"] == alone["exchanges"]["4"] == 2
     assert played(cluster_round=1, rounds=1).result["exchanges"]["1"] == 3 + 2
 
 
@@ -234,4 +240,4 @@ def test_clusters_are_found_anew_when_many_have_come() -> None:
     truth = found.result["truth"]
     pairs = [(a, b) for a in range(9) for b in range(a)]
     assert [found.assignment[a] == found.assignment[b] for a, b in pairs] == [truth[a] == truth[b] for a, b in pairs]
-    assert found.result["exchanges"]["4"] == 4  # hello and descriptors of the three, training, scoring
+    assert found.result["exchanges"]["4"] == 5  # hello and descriptors of the three, a ballot, training, scoring

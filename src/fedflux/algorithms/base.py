@@ -45,6 +45,8 @@ class RoundMetrics:
     events: list[str] = field(default_factory=list)
     work: dict[str, float] = field(default_factory=dict)
     """Models sent and passes over a client's own data, summed over clients (`count` adds to them)."""
+    parts: dict[str, float] = field(default_factory=dict)
+    """What each branch of a clustered method has in the answers to members, on average."""
 
     def count(
         self,
@@ -119,8 +121,10 @@ class Settings:
     """The share of clients without drift that may be said to drift when they describe themselves anew."""
     everyone: bool = True
     """Whether every client that is there takes part in every round; else who does is a matter of chance."""
-    general_model: bool = False
-    """Train a general model beside the clusters' and answer with both, as validation weighs them."""
+    sharing: Literal["auto", "none", "trunk", "general"] = "auto"
+    """What clusters train together: `none`, nothing; `trunk`, all layers but the last, over everybody; `general`, a
+    model of everybody's beside their own, both heard as validation weighs them; `auto`, both a model of their own and
+    one with a shared trunk, as validation weighs them, until one of the two can go."""
     novel: Literal["nearest", "global"] = "nearest"
     """What answers for unlabelled clients that fit no cluster: the nearest cluster's model, or a general one."""
     novelty_level: float = LEVEL
@@ -188,7 +192,7 @@ class Algorithm(Protocol[S]):
         """The server's models, by the name of the file that they are saved under."""
 
     def summary(self, state: S) -> Mapping[str, Any]:
-        """What else a result says of the run: `cluster_round`, `general_share`, `releases`, …."""
+        """What else a result says of the run: `cluster_round`, `sharing`, `releases`, …."""
 
 
 class Method:

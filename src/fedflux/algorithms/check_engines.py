@@ -43,6 +43,11 @@ class WrappedEngine:
         self.precision = inner.precision
         self.trained_names = inner.trained_names
 
+    @property
+    def head_names(self) -> frozenset[str]:
+        """Handed on."""
+        return self.inner.head_names
+
     def initial(self, count: int = 1) -> Stack:
         """Handed on."""
         return self.inner.initial(count)

@@ -21,6 +21,14 @@ class MethodSettings(Declared):
         panel="Method",
         check=at_least(0, "{given}: give {low} or more epochs"),
     )
+    passes: int | None = setting(
+        None,
+        "training passes over each client's data in all, the same for every method: what the rounds leave of them goes "
+        "into fine-tuning",
+        panel="Experiments",
+        unset="as many as the rounds take, and --finetune",
+        check=at_least(1),
+    )
     cluster_round: int | Literal["auto"] = setting(
         "auto", "FedAvg rounds before clustering, or auto: when C(r) fires", panel="Clustering"
     )
@@ -52,10 +60,14 @@ class MethodSettings(Declared):
         panel="Clustering",
         check=at_least(1),
     )
+    sharing: Literal["auto", "none", "trunk", "general"] = setting(
+        "auto",
+        "what clusters train together. none: nothing; trunk: all layers but the last; general: a model beside their "
+        "own; auto: models of their own beside ones with a shared trunk, as validation weighs them",
+        panel="Clustering",
+    )
     answer: Literal["cluster", "both"] = setting(
-        "cluster",
-        "cluster: the cluster's model alone; both: and a general one, as validation weighs them",
-        panel="Experiments",
+        "cluster", "both: the older name of --sharing general", panel="Experiments", counts=False
     )
     novel: Literal["nearest", "global"] = setting(
         "nearest", "unseen clients that fit no cluster: nearest cluster's model, or global", panel="Experiments"

@@ -43,10 +43,6 @@ class RunConfig(AllSettings):
         """Whether the method reads a setting that not every method reads."""
         return setting in READS[self.algorithm]
 
-    def answers_both(self) -> bool:
-        """Whether a general model is trained beside the clusters' and heard with them."""
-        return self.answer == "both" and self.reads("answer")
-
     def privacy(self) -> Privacy | None:
         """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""
         if self.epsilon is None or not self.reads("epsilon"):
@@ -77,7 +73,7 @@ class RunConfig(AllSettings):
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
             everyone=self.participation == 1,
-            general_model=self.answer == "both",
+            sharing=self.sharing,
             novel=self.novel,
             novelty_level=self.novelty_level,
             server_momentum=self.server_momentum,
@@ -107,8 +103,8 @@ class RunConfig(AllSettings):
 
 def _check_method(config: RunConfig) -> None:
     """What the method cannot do."""
-    if config.finetune and config.answers_both():
-        raise FedfluxError("--finetune goes on from one model a client: leave out --answer both")
+    if config.finetune and config.passes is not None:
+        raise FedfluxError("--passes says how long clients are fine-tuned: leave out --finetune")
     if config.cluster_round != "auto" and not 1 <= config.cluster_round <= config.rounds:
         raise FedfluxError(f"--cluster-round {config.cluster_round} is outside the rounds 1 to {config.rounds}")
     if config.algorithm == "flux-dynamic" and config.redescribe == 0:
@@ -161,6 +157,8 @@ def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
     if given.get("algorithm", "flux") == "flux":
         given = with_kmeans(given)
     requested = {key: SETTINGS[key].read(value) for key, value in {**_begun(given), **given}.items()}
+    if requested.pop("answer", None) == "both" and requested.setdefault("sharing", "general") != "general":
+        raise FedfluxError(f"--answer both is --sharing general: leave out --sharing {requested['sharing']}")
     brought = usual(*(requested.get(key) for key in ("dataset", "preset", "algorithm")))
     return RunConfig(**{**brought, **requested})
 

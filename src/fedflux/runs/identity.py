@@ -40,6 +40,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("eps_scale", None)
     if not config.server_momentum:
         counts.pop("server_momentum", None)  # as if there were no such setting
+    if config.passes is None or "finetune" not in READS[config.algorithm]:
+        counts.pop("passes")
     if config.clip is None:
         counts.pop("clip")
     if not config.unseen:

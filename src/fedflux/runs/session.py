@@ -173,7 +173,8 @@ class Session:
         begin = perf_counter()
         tell = partial(self._tell_after, state, records, "testing")
         work = RoundMetrics()
-        found = evaluate(self.config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
+        config = replace(self.config, finetune=self._tuning(costly, len(everyone)), passes=None)
+        found = evaluate(config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
         held_out = evaluate_unseen(self.config, self.algorithm, state, self.population, last, self.engine)
         given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
         costly = [*costly, _record(len(records), work)]
@@ -210,6 +211,13 @@ class Session:
             write_npz(self.folder / PLACEMENTS_FILE, {"client": found.clients, **arrays})
         self._save(state, result, truth, simulated=there is None)
         return {**jsonable(result)}
+
+    def _tuning(self, records: Sequence[Mapping[str, Any]], clients: int) -> int:
+        """Epochs of fine-tuning: as many as were asked for, or what rounds left of all passes over a client's data."""
+        if self.config.passes is None or "finetune" not in self.algorithm.reads:
+            return self.config.finetune
+        spent = sum(record["work"].get("training", 0.0) for record in records)
+        return max(int(self.config.passes - spent / clients), 0)
 
     @property
     def _choosing(self) -> bool:
@@ -301,6 +309,7 @@ def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:
             "bytes_down": metrics.down,
             "seconds": metrics.seconds,
             "work": metrics.work,
+            **({"parts": metrics.parts} if metrics.parts else {}),
             "events": metrics.events,
         }
     )

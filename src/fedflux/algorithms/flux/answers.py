@@ -9,7 +9,6 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import UNPLACED, Described, Method
 from fedflux.algorithms.flux.describe import asked, describe_unlabelled
-from fedflux.algorithms.flux.general_model import hear
 from fedflux.algorithms.flux.placing import Placed, place_unseen
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.data import Cohort, Features
@@ -26,11 +25,11 @@ class FluxAnswers(Method, Generic[C]):
         return Predictor.shared(state.models, np.ones(1), clients)
 
     def known(self, state: WarmUp | C, clients: Cohort, engine: Engine) -> Predictor:
-        """The model of the cluster that each client's training data was put in, and the general one as it is heard."""
+        """The models of the cluster that each client's training data was put in, as members weigh the branches."""
         if isinstance(state, WarmUp):
             return self._known_in_warm_up(state, len(clients))
-        own = Predictor.single(state.models, np.maximum(state.assignment[list(clients.ids)], 0))
-        return hear(own, state.answering, state.share)
+        placed = np.eye(state.branches.clusters)[np.maximum(state.assignment[list(clients.ids)], 0)]
+        return Predictor(state.answering, state.branches.weights(placed, state.parts))
 
     def unseen(self, state: WarmUp | C, features: Sequence[Features], engine: Engine) -> Predictor:
         """The models of the clusters that the images are from, as far as those tell (Algorithm 2); whoever fits none is
@@ -39,13 +38,20 @@ class FluxAnswers(Method, Generic[C]):
         if isinstance(state, WarmUp):
             return self._known_in_warm_up(state, len(features))
         offered = state.holders >= self.settings.min_members
-        fallback = self._fallback(state, len(features), offered)
-        placed = self._placed(state, features, engine, offered) if offered.any() else None
+        usual = _by_size(state.sizes, offered)
+        placed = None if usual is None else self._placed(state, features, engine, offered)
+        if usual is None:
+            general = state.general if state.general is not None else state.extractor.reference
+            return Predictor.shared(general, np.ones(1), len(features))
         if placed is None:
-            return fallback
-        if len(placed.clients) < len(features):
-            return self._with_silent(state, placed, features, fallback)
-        return self._answer(state, placed.placement, fallback)
+            likely = np.tile(usual, (len(features), 1))
+            return Predictor(state.answering, state.branches.weights(likely, state.parts))
+        answer = self._answer(state, placed.placement, usual)
+        return (
+            answer
+            if len(placed.clients) == len(features)
+            else self._with_silent(state, answer, placed, features, usual)
+        )
 
     def _placed(
         self, state: C, features: Sequence[Features], engine: Engine, offered: NDArray[np.bool_]
@@ -61,34 +67,28 @@ class FluxAnswers(Method, Generic[C]):
         found = state.clusters.judge(told.descriptors, level, self.settings.assignment == "calibrated")
         return Placed(told.clients, found if offered.all() else _among(found, offered))
 
-    def _fallback(self, state: C, clients: int, offered: NDArray[np.bool_]) -> Predictor:
-        """What answers where nothing is known of a client: the clusters' models on offer by their size. Where every
-        cluster is too small to be offered, the general model, or else the one that everybody trained before clustering.
-        """
-        kept = np.where(offered, state.sizes, 0)
-        if kept.any():
-            return Predictor.shared(state.models, kept.astype(np.float64), clients)
-        general = state.general if state.general is not None else state.extractor.reference
-        return Predictor.shared(general, np.ones(1), clients)
-
-    def _answer(self, state: C, found: Placement, fallback: Predictor) -> Predictor:
-        """What clients are given where they are placed."""
-        weights = self._weights(state, found)
+    def _answer(self, state: C, found: Placement, usual: NDArray[np.float64]) -> Predictor:
+        """What clients are given where they are placed; `usual` is what answers where nothing is known of a client."""
+        placed = self._weights(state, found)
         if self.settings.novel == "global" and "novel" in self.reads:
-            weights = np.where(found.novel[:, None], fallback.weights[: len(found)], weights)
-        own = Predictor(state.models, weights, placement=found)
-        return hear(own, state.answering, self._share_of_unseen(state, found))
+            placed = np.where(found.novel[:, None], usual, placed)
+        weights = state.branches.weights(placed, state.parts, self._share_of_unseen(state, found))
+        return Predictor(state.answering, weights, placement=found)
 
-    def _with_silent(self, state: C, placed: Placed, features: Sequence[Features], fallback: Predictor) -> Predictor:
+    def _with_silent(
+        self,
+        state: C,
+        answer: Predictor,
+        placed: Placed,
+        features: Sequence[Features],
+        usual: NDArray[np.float64],
+    ) -> Predictor:
         """The same where some did not answer: those get the mixture of all clusters' models."""
         rows = [list(asked(features)).index(client) for client in placed.clients]
-        answer = self._answer(state, placed.placement, fallback)
-        every = hear(fallback, state.answering, state.share)
-        weights = np.zeros((len(features), answer.weights.shape[1]))
-        weights[:, : every.weights.shape[1]] = every.weights
+        likely = np.tile(usual, (len(features), 1))
+        weights = state.branches.weights(likely, state.parts)
         weights[rows] = answer.weights
-        blanks = _with_blanks(placed.placement, rows, fallback.weights)
-        return replace(answer, weights=weights, placement=blanks)
+        return replace(answer, weights=weights, placement=_with_blanks(placed.placement, rows, likely))
 
     def _weights(self, state: C, found: Placement) -> NDArray[np.float64]:
         """How much of each cluster's model a client is given: by its posterior, or all of the nearest one's."""
@@ -96,13 +96,13 @@ class FluxAnswers(Method, Generic[C]):
             return found.posterior
         return Predictor.single(state.models, found.cluster).weights
 
-    def _share_of_unseen(self, state: C, found: Placement) -> float | NDArray[np.float64]:
+    def _share_of_unseen(self, state: C, found: Placement) -> NDArray[np.float64] | None:
         """The general model's part in the answer to unseen clients: more of it where it is not sure where they belong.
 
         Of a client that belongs to its cluster with probability p, the rest is better served by what serves everyone.
         """
-        if self.settings.assignment != "mixture":
-            return state.share
+        if state.general is None or self.settings.assignment != "mixture":
+            return None
         return np.asarray(1 - (1 - state.share) * found.confidence)
 
     def assignment(self, state: WarmUp | C) -> NDArray[np.int64]:
@@ -119,17 +119,40 @@ class FluxAnswers(Method, Generic[C]):
         return Described(clients, state.descriptors, state.assignment[clients], state.clusters)
 
     def models(self, state: WarmUp | C) -> Mapping[str, Stack]:
-        """The clusters' models, and the general one where there is one."""
-        general = None if isinstance(state, WarmUp) else state.general
-        return {"models": state.models} if general is None else {"models": state.models, "general": general}
+        """The clusters' models of every branch, and the general one where there is one."""
+        if isinstance(state, WarmUp):
+            return {"models": state.models}
+        return {
+            "models" if place == 0 else name: one for place, (name, one) in enumerate(state.branches.stacks.items())
+        }
 
     def summary(self, state: WarmUp | C) -> Mapping[str, Any]:
-        """When clusters were found, and how far the general model is heard."""
-        heard = self.settings.general_model and "answer" in self.reads
+        """When clusters were found, what they share, and how far each branch is heard."""
+        heard = self.settings.sharing == "general" and "sharing" in self.reads
         if isinstance(state, WarmUp):
-            return {"cluster_round": None, "releases": 0, **({"general_share": 0.0} if heard else {})}
-        share = {"general_share": state.share} if heard else {}
-        return {"cluster_round": state.cluster_round, "releases": 1, **share}
+            told = {"general_share": 0.0} if heard else {}
+            return {"cluster_round": None, "releases": 0, "sharing_parts": None, **told}
+        told = {"general_share": state.share} if heard else {}
+        parts = {
+            "mean": dict(
+                zip(state.branches.names, (state.sizes / state.sizes.sum() @ state.parts).tolist(), strict=True)
+            ),
+            "by_cluster": state.parts,
+            "branches": list(state.branches.names),
+            "kin": state.branches.kin,
+            "dropped": list(state.dropped),
+        }
+        return {"cluster_round": state.cluster_round, "releases": 1, "sharing_parts": parts, **told}
+
+
+def _by_size(sizes: NDArray[np.int64], offered: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+    """(M,): the clusters on offer by their size, which is how likely each is for a client that nothing is known of.
+
+    None where every cluster is too small to be offered: then the general model answers, or else the one that everybody
+    trained before clustering.
+    """
+    kept = np.where(offered, sizes, 0)
+    return np.asarray(kept / kept.sum()) if kept.any() else None
 
 
 def _among(found: Placement, offered: NDArray[np.bool_]) -> Placement:

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics
+from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK
 from fedflux.algorithms.flux.describe import describe
-from fedflux.algorithms.flux.inheritance import inherited
 from fedflux.algorithms.flux.plain import DESCRIPTION
 from fedflux.algorithms.flux.rounds import GROWTH, FluxRounds
 from fedflux.algorithms.flux.state import Clustered, WarmUp
@@ -56,9 +56,9 @@ class FluxDynamic(FluxRounds[DynamicState]):
     the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
     """
 
-    revision: ClassVar[int] = 6
+    revision: ClassVar[int] = 7
     states: ClassVar[tuple[type, ...]] = (WarmUp, DynamicState)
-    reads: ClassVar[frozenset[str]] = (DESCRIPTION - {"novel", "answer", "late"}) | {
+    reads: ClassVar[frozenset[str]] = (DESCRIPTION - {"novel", "late"}) | {
         *("clusterer", "eps_scale", "redescribe", "false_alarms")
     }
 
@@ -99,13 +99,17 @@ class FluxDynamic(FluxRounds[DynamicState]):
         begun = DynamicState(**{one.name: getattr(found, one.name) for one in fields(found)})
         return replace(
             begun,
-            general=before.models,
-            velocity=inherited(before.velocity, np.ones((len(found.models) + 1, 1))),
+            ballot=None,
             told=(before.round,) * len(found.described),
             used=(before.round,) * len(found.models),
             accuracy=(before.accuracies[-1],) * len(found.models),
             general_accuracy=before.accuracies[-1],
         )
+
+    def _branch_names(self, clusters: int, engine: Engine) -> tuple[str, ...]:
+        """What is shared is the general model, which is always trained; with `trunk` clusters have that, too."""
+        trunk = self.settings.sharing == "trunk" and TRUNK in super()._branch_names(max(clusters, 2), engine)
+        return (TRUNK, GENERAL) if trunk else (OWN, GENERAL)
 
     def _follow(self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> DynamicState:
         """Newcomers, leavers and drift; clusters are found anew where somebody drifted or many came."""
@@ -121,7 +125,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
         count = len(state.described)
         grown = count == cohort.federation.expected > state.clustered or count >= GROWTH * state.clustered
         if (moved or grown) and takes(self.settings.clusterer, count):
-            state = self._recluster(state, cohort.federation, metrics)
+            state = self._recluster(state, cohort.federation, engine, metrics)
         elif moved:
             state = self._move(state, moved)
         held = set(state.assignment[list(cohort.ids)].tolist())
@@ -173,7 +177,9 @@ class FluxDynamic(FluxRounds[DynamicState]):
         assignment[[state.described[row] for row in rows]] = self._fitting(state.clusters, now)
         return replace(state, assignment=assignment)
 
-    def _recluster(self, state: DynamicState, federation: Federation, metrics: RoundMetrics) -> DynamicState:
+    def _recluster(
+        self, state: DynamicState, federation: Federation, engine: Engine, metrics: RoundMetrics
+    ) -> DynamicState:
         """Clusters of everyone's descriptors as they are now, each from the model of an old one."""
         descriptors = from_arrays(state.descriptors)
         with metrics.timed("clustering"):
@@ -191,10 +197,11 @@ class FluxDynamic(FluxRounds[DynamicState]):
         told = f"{count} clusters, {equal} go on as they were, {near} from the nearest, {int(general.sum())} from the"
         metrics.events.append(f"round {state.round}: {told} general model; {len(kept)} past ones are remembered")
         rows = [*starts.tolist(), *kept.tolist()]
+        branches, velocity = state.branches.restart(rows, state.velocity, engine.head_names)
         return replace(
             state,
-            models=state.answering.take(rows),
-            velocity=None if state.velocity is None else state.velocity.take([*rows, len(state.models)]),
+            branches=branches,
+            velocity=velocity,
             assignment=assignment,
             clusters=with_past(found, descriptors, state.clusters, kept),
             clustered=len(state.described),

@@ -9,7 +9,7 @@ from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 
 _WHEN_AND_HOW = ("cluster_round", "components", "covariance", "bounds", "projector", "dp", "epsilon", "delta")
-_PLACING = ("assignment", "min_members", "late", "significance", "answer", "novel", "novelty_level")
+_PLACING = ("assignment", "min_members", "late", "significance", "sharing", "novel", "novelty_level")
 DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_PLACING, "finetune", "server_momentum"))
 """What everyone reads who makes descriptors and clusters by them."""
 
@@ -18,7 +18,7 @@ DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_PLACING, "finetune", "server_momentum
 class Flux(FluxRounds[Clustered]):
     """The paper's method, with our clusterer."""
 
-    revision: ClassVar[int] = 7
+    revision: ClassVar[int] = 8
     states: ClassVar[tuple[type, ...]] = (WarmUp, Clustered)
     reads: ClassVar[frozenset[str]] = DESCRIPTION | {"clusterer", "clusters", "eps_scale"}
 

@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import UNPLACED, RoundMetrics, Settings
-from fedflux.algorithms.flux.answers import FluxAnswers
+from fedflux.algorithms.flux.ballots import Ballot
+from fedflux.algorithms.flux.branches import GENERAL, Branches, shares_of_members
 from fedflux.algorithms.flux.describe import Told, describe, describe_all, too_few
-from fedflux.algorithms.flux.general_model import MEMORY, SHARES, jobs_of, votes
-from fedflux.algorithms.flux.inheritance import inherited, shares_of_members
 from fedflux.algorithms.flux.placing import ask_tries
+from fedflux.algorithms.flux.sharing import FluxSharing, Update
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.flux.trigger import should_cluster
 from fedflux.algorithms.shared.averaging import aggregate
@@ -21,7 +21,7 @@ from fedflux.clustering import Clusters, find_clusters, takes, with_centroids
 from fedflux.data import Cohort, Federation
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.wire import client_bytes, from_arrays, join_arrays, to_arrays
-from fedflux.engine import Engine, Key, Predictor, Stack
+from fedflux.engine import Engine, Job, Key
 from fedflux.errors import FedfluxError
 
 GROWTH = 1.5
@@ -30,7 +30,7 @@ C = TypeVar("C", bound=Clustered)
 
 
 @dataclass(frozen=True)
-class FluxRounds(FluxAnswers[C], Generic[C]):
+class FluxRounds(FluxSharing[C], Generic[C]):
     """The rounds of FLUX and its kin; `grouping` says who decides the clusters.
 
     `found`: the clusterer, told nothing; `prior`: the clusterer, told the true number M; `true`: the true clusters.
@@ -58,18 +58,19 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         state = self._before_training(replace(state, round=state.round + 1), cohort, engine, metrics)
         state = self._train(state, cohort, engine, metrics)
         metrics.validation = self._measure(state, cohort, engine)
+        metrics.parts = dict(zip(state.branches.names, self._heard(state, cohort), strict=True))
         return state, metrics
 
     def _warm_up(self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> WarmUp | C:
         """A round of FedAvg; clusters of those present once C(r) fires."""
         training, key = self.settings.training, Key(self.settings.seed, state.round)
         with metrics.timed("training"):
-            jobs = jobs_of(cohort, np.zeros(len(cohort), dtype=np.int64))
-            trained = engine.train(state.models, cohort, jobs, training, key)
+            trained = engine.train(state.models, cohort, [Job(client) for client in cohort], training, key)
             members = cohort.only(trained.clients)
             sizes = members.sizes("train")
             zeros = np.zeros(len(members), dtype=np.int64)
             models = (self.settings.average or aggregate)(state.models, trained.models, zeros, sizes)
+            update = Update(state.models, trained.models, members, sizes)
             velocity, beta = state.velocity, self.settings.server_momentum
             if beta:
                 rows = [0] if sizes.any() else []
@@ -81,7 +82,7 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         metrics.validation = scores.by_client(cohort)
         known = scores.values[0][~np.isnan(scores.values[0])]
         state = replace(state, accuracies=(*state.accuracies, float(known.mean()) if len(known) else 0.0))
-        return (self._cluster(state, cohort, engine, metrics) or state) if self._fires(state) else state
+        return (self._cluster(state, cohort, engine, metrics, update) or state) if self._fires(state) else state
 
     def _count_training(
         self, cohort: Cohort, members: Cohort, model_bytes: int, each: int, metrics: RoundMetrics
@@ -97,76 +98,41 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         return should_cluster(state.accuracies, self.settings.rounds)
 
     def _before_training(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
-        """Newcomers are placed, clusters refined, and the general model's part in answers is voted on."""
+        """Newcomers are placed, clusters refined, and the branches' parts in answers are voted on."""
         state = self._place_newcomers(state, cohort, engine, metrics)
-        state = self._refine(state, cohort.federation, metrics)
+        state = self._refine(state, cohort.federation, engine, metrics)
         return self._weigh(state, cohort, engine, metrics)
 
     def _train(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
-        """Every member that is placed trains its cluster's model and, where there is one, the general one."""
+        """Every member that is placed trains its cluster's model of every branch."""
         placed = cohort.only([client for client in cohort if state.assignment[client] != UNPLACED])
-        training, key, count = self.settings.training, Key(self.settings.seed, state.round), len(state.models)
-        general = None if state.general is None else count
+        training, key, branches = self.settings.training, Key(self.settings.seed, state.round), state.branches
         with metrics.timed("training"):
-            jobs = jobs_of(placed, state.assignment[list(placed.ids)], general)
+            jobs = branches.jobs(placed, state.assignment[list(placed.ids)])
             trained = engine.train(state.answering, placed, jobs, training, key)
             members = placed.only(trained.clients)
             cluster, sizes = state.assignment[list(members.ids)], members.sizes("train")
-            own = trained.models if general is None else trained.models.take(np.arange(len(members)))
-            after = replace(state, models=self._average(state, own, cluster, sizes))
-            if state.general is not None and sizes.any():
-                rest = np.arange(len(members), 2 * len(members))
-                everyone = np.zeros(len(members), dtype=np.int64)
-                rule = self.settings.average or aggregate
-                general_model = rule(state.general, trained.models.take(rest), everyone, sizes)
-                after = replace(after, general=general_model)
-            after = self._with_momentum(state, after, cluster[sizes > 0], engine)
-        self._count_training(placed, members, after.models.model_bytes(), 1 if general is None else 2, metrics)
+            rule, head = self.settings.average or aggregate, engine.head_names
+            after = branches.averaged(trained.models, cluster, sizes, head, self._by_cluster(state), rule)
+            velocity, beta = state.velocity, self.settings.server_momentum
+            if beta:
+                after, velocity = branches.moved_on(after, velocity, beta, cluster[sizes > 0], engine)
+        self._count_training(placed, members, state.models.model_bytes(), len(branches.stacks), metrics)
         metrics.send(cohort)
         metrics.missed(state.round, trained.missing)
-        return after
-
-    def _with_momentum(self, before: C, after: C, cluster: NDArray[np.int64], engine: Engine) -> C:
-        """The models that somebody trained in this round, and the general one, carried on by the server's momentum."""
-        beta, count = self.settings.server_momentum, len(after.models)
-        if not beta:
-            return after
-        rows = np.unique(cluster)
-        if before.general is not None and len(rows):
-            rows = np.append(rows, count)
-        moved, velocity = carried_on(
-            before.answering, after.answering, before.velocity, beta, rows, engine.trained_names
-        )
-        general = None if after.general is None else moved.take([count])
-        return replace(after, models=moved.take(range(count)), general=general, velocity=velocity)
-
-    def _average(self, state: C, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]) -> Stack:
-        """The clusters' models from what their members trained."""
-        return (self.settings.average or aggregate)(state.models, trained, cluster, sizes)
+        return replace(state, branches=after, velocity=velocity)
 
     def _measure(self, state: C, cohort: Cohort, engine: Engine) -> dict[int, float]:
         """The members' validation accuracies after the round."""
         return engine.evaluate([self.known(state, cohort, engine)], cohort, "validation").by_client(cohort)
 
-    def _weigh(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
-        """How far the general model is heard, where clients are answered by both: members vote before they train, so
-        that their clusters' models know them no better than those of clients that stay away.
-        """
-        if not self.settings.general_model or state.general is None:
-            return state
-        own = Predictor.single(state.models, np.maximum(state.assignment[list(cohort.ids)], 0))
-        before = np.array(state.ballot) if state.ballot else np.zeros(len(SHARES))
-        found = MEMORY * before + votes(own, state.answering, cohort, engine)
-        weighed = replace(state, ballot=tuple(found.tolist()))
-        if weighed.share != state.share:
-            metrics.events.append(f"round {state.round}: the general model's part in answers is {weighed.share:g}")
-        return weighed
-
     def _told_by(self, round: int, cohort: Cohort) -> Cohort:
         """The data that members describe: all that they hold."""
         return cohort
 
-    def _cluster(self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C | None:
+    def _cluster(
+        self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics, update: Update
+    ) -> C | None:
         """Descriptors of the members under the current global model, then clusters that all start from it."""
         with metrics.timed("descriptor"):
             told_by = self._told_by(state.round, cohort)
@@ -187,10 +153,16 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         if self.grouping != "true" and (few := too_few(told.descriptors, self.settings.descriptor)):
             hint = f"{few:.0f} examples a class: --projector discriminant may see finer"
             metrics.events.append(f"round {state.round}: {hint}")
-        general = self.settings.general_model
+        kin = self._kin(update, assignment, count)
+        if kin.any():
+            groups = f"{kin.max() + 1} groups of clusters pull apart: each shares a trunk of its own"
+            metrics.events.append(f"round {state.round}: {groups}")
+        names = self._branch_names(count, engine)
+        stacks = {name: state.models.take([0] * (1 if name == GENERAL else count)) for name in names}
+        rows = sum(len(stack) for stack in stacks.values())
         return self._begin(
             Clustered(
-                models=state.models.take([0] * count),
+                branches=Branches(stacks, kin),
                 assignment=assignment,
                 round=state.round,
                 cluster_round=state.round,
@@ -199,8 +171,8 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
                 described=told.clients,
                 descriptors=to_arrays(told.descriptors),
                 clustered=len(told.clients),
-                general=state.models if general else None,
-                velocity=inherited(state.velocity, np.ones((count + general, 1))),
+                velocity=None if state.velocity is None else state.velocity.take([0] * rows),
+                ballot=Ballot.blank(names, count, state.round) if len(names) > 1 else None,
             ),
             state,
             metrics,
@@ -210,7 +182,7 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         """The state that the method goes on with from its first clusters."""
         raise TypeError(f"{type(self).__name__} does not say what it goes on with")
 
-    def _refine(self, state: C, federation: Federation, metrics: RoundMetrics) -> C:
+    def _refine(self, state: C, federation: Federation, engine: Engine, metrics: RoundMetrics) -> C:
         """Cluster everyone who is described by now, once they are many more or nobody is left to come.
 
         A new cluster goes on from the models that its members had.
@@ -222,11 +194,10 @@ class FluxRounds(FluxAnswers[C], Generic[C]):
         with metrics.timed("clustering"):
             clusters = self._group(from_arrays(state.descriptors), federation, state.described)
         shares = shares_of_members(len(state.models), state.assignment[list(state.described)], clusters)
-        models, velocity = state.models.average(shares), inherited(state.velocity, shares)
         assignment = state.assignment.copy()
         assignment[list(state.described)] = clusters.labels
-        metrics.events.append(f"round {state.round}: {len(models)} clusters found anew of {count} clients")
-        state = replace(state, models=models, velocity=velocity)
+        metrics.events.append(f"round {state.round}: {len(shares)} clusters found anew of {count} clients")
+        state = self._inherit(state, shares, engine)
         return replace(state, assignment=assignment, clusters=clusters, clustered=count, tries=None)
 
     def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:

@@ -2,14 +2,14 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import RoundMetrics, Settings
+from fedflux.algorithms.base import Averaging, RoundMetrics, Settings
 from fedflux.algorithms.flux.describe import describe
-from fedflux.algorithms.flux.inheritance import inherited
 from fedflux.algorithms.flux.lending import heirs, mixture, sharing
 from fedflux.algorithms.flux.plain import DESCRIPTION
 from fedflux.algorithms.flux.rounds import FluxRounds
@@ -57,7 +57,7 @@ class FluxSoft(FluxRounds[SoftState]):
     redescribe: int = 0
     """Every how many rounds members describe themselves anew and V is made anew; 0: never, for data that stays as it
     is. V follows what clients hold, so nobody need find out that they drifted."""
-    revision: ClassVar[int] = 5
+    revision: ClassVar[int] = 6
     states: ClassVar[tuple[type, ...]] = (WarmUp, SoftState)
     reads: ClassVar[frozenset[str]] = DESCRIPTION | {"redescribe"}
 
@@ -98,10 +98,8 @@ class FluxSoft(FluxRounds[SoftState]):
         changed = int((assignment != state.assignment).sum())
         if changed or len(shares) != len(state.models):
             metrics.events.append(f"round {state.round}: {len(shares)} clusters of fresh descriptors")
-        models, velocity = state.models, state.velocity
         if not _same(shares):
-            models, velocity = models.average(shares), inherited(velocity, shares)
-        state = replace(state, models=models, velocity=velocity)
+            state = self._inherit(state, shares, engine)
         found = replace(state, assignment=assignment, clusters=clusters, descriptors=descriptors, tries=None)
         return self._shared(replace(found, clustered=len(state.described), releases=releases), metrics)
 
@@ -112,9 +110,9 @@ class FluxSoft(FluxRounds[SoftState]):
         metrics.events.append(f"round {begun.round}: {lending} of {clusters * (clusters - 1)} ways to lend are used")
         return begun
 
-    def _refine(self, state: SoftState, federation: Federation, metrics: RoundMetrics) -> SoftState:
+    def _refine(self, state: SoftState, federation: Federation, engine: Engine, metrics: RoundMetrics) -> SoftState:
         """FLUX's clusters found anew, and what those lend each other."""
-        refined = super()._refine(state, federation, metrics)
+        refined = super()._refine(state, federation, engine, metrics)
         return refined if refined.clusters is state.clusters else self._shared(refined, metrics)
 
     def _shared(self, state: SoftState, metrics: RoundMetrics) -> SoftState:
@@ -122,11 +120,9 @@ class FluxSoft(FluxRounds[SoftState]):
             found = sharing(state.clusters.pool, self.settings.clusterer.significance)
         return replace(state, sharing=found)
 
-    def _average(
-        self, state: SoftState, trained: Stack, cluster: NDArray[np.int64], sizes: NDArray[np.float64]
-    ) -> Stack:
+    def _by_cluster(self, state: SoftState) -> Averaging:
         """Models average over all that they may borrow from."""
-        return lend(state.models, trained, cluster, sizes, state.sharing)
+        return partial(lend, shares=state.sharing)
 
     def _weights(self, state: SoftState, found: Placement) -> NDArray[np.float64]:
         """A mixture of the models of the clusters whose P(X) fits, of one where one alone does."""

@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import UNPLACED, PerClient
+from fedflux.algorithms.flux.ballots import Ballot
+from fedflux.algorithms.flux.branches import GENERAL, Branches
 from fedflux.algorithms.flux.describe import Extractor
-from fedflux.algorithms.flux.general_model import elected
 from fedflux.algorithms.flux.placing import make_offer, members_of
 from fedflux.clustering import Clusters
 from fedflux.clustering.placement.offer import Offer
@@ -35,9 +36,9 @@ class WarmUp:
 
 @dataclass(frozen=True, eq=False)
 class Clustered:
-    """A model a cluster, who is where, and what places newcomers."""
+    """Models for every cluster, who is where, and what places newcomers."""
 
-    models: Stack
+    branches: Branches
     assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
     round: int
     cluster_round: int
@@ -49,19 +50,47 @@ class Clustered:
     """As they were sent, which is an eighth of what is computed with: there may be very many."""
     clustered: int
     """How many of the described clients the clusters were found from; later ones were placed."""
-    general: Stack | None = None
-    """One model for everyone, trained beside the clusters', where the method keeps one."""
     velocity: Stack | None = None
-    """How the models, and the general one behind them, have been moving, where the server has momentum."""
-    ballot: tuple[float, ...] = ()
-    """How well each part of the general model's in the answer served the members' validation parts so far."""
+    """How the models of all branches have been moving, where the server has momentum."""
+    ballot: Ballot | None = None
+    """What members voted on the branches; None: nothing is voted on."""
+    dropped: tuple[str, ...] = ()
+    """Branches that members could do without."""
     tries: Tries | None = None
     """What members' validation parts said of the clusters after the last round; None: nobody was asked."""
 
     @property
+    def models(self) -> Stack:
+        """A model for every cluster."""
+        return self.branches.models
+
+    @property
+    def general(self) -> Stack | None:
+        """One model for everyone, where the method keeps one."""
+        return self.branches.general
+
+    @property
+    def answering(self) -> Stack:
+        """The models of all branches."""
+        return self.branches.answering
+
+    @cached_property
+    def parts(self) -> NDArray[np.float64]:
+        """(M × branches): what every branch has in the answer to a cluster's clients."""
+        found = np.zeros((self.branches.clusters, len(self.branches.names)))
+        if self.ballot is None:
+            found[:, 0] = 1.0
+        else:
+            found[:, [self.branches.names.index(name) for name in self.ballot.names]] = self.ballot.parts()
+        return found
+
+    @property
     def share(self) -> float:
-        """The general model's part in the answer to a client."""
-        return elected(self.ballot)
+        """The general model's part in the answer to a client, on average."""
+        if self.general is None:
+            return 0.0
+        part = self.parts[:, self.branches.names.index(GENERAL)]
+        return float(part[0] if (part == part[0]).all() else part.mean())
 
     @cached_property
     def offer(self) -> Offer:
@@ -77,8 +106,3 @@ class Clustered:
     def holders(self) -> NDArray[np.float64]:
         """(M,): how many clients are behind what is known of every cluster; late ones are not."""
         return self.clusters.pool.members
-
-    @cached_property
-    def answering(self) -> Stack:
-        """The clusters' models and, behind them, the general one where there is one."""
-        return self.models if self.general is None else Stack.together([self.models, self.general])

@@ -20,12 +20,13 @@ def finetune(
 ) -> tuple[Predictor, NDArray[np.int64]]:
     """Personal models of all members, and after how many of the `epochs` each was best on its validation part.
 
+    Where a mixture answers, the model that has most of it is fine-tuned, and takes its place in the mixture.
     The model before fine-tuning counts as epoch 0, and a later epoch must be better to be taken, so that validation
     never gets worse; a client without a validation part stays at 0. `key` is that of the last round.
     """
+    if own.slots:
+        raise ValueError("a model that its client keeps is personal already: it cannot be fine-tuned")
     chosen = own.weights.argmax(axis=1)
-    if own.slots or not np.array_equal(own.weights[np.arange(len(chosen)), chosen], np.ones(len(chosen))):
-        raise ValueError("only a client's one model can be fine-tuned, not a mixture")
     scores = engine.evaluate([own], cohort, "validation").values[0]
     kept = np.zeros(len(cohort), dtype=np.int64)
     going = np.ones(len(cohort), dtype=np.bool_)
@@ -47,6 +48,8 @@ def finetune(
 
 
 def _kept_in(own: Predictor, slot: str, has_one: NDArray[np.bool_]) -> Predictor:
-    """A client's model in a slot, or its own as it was."""
-    weights = np.column_stack([own.weights * ~has_one[:, None], has_one])
+    """A client's model in a slot in place of the one that it began as, or its own as it was."""
+    rows, chosen = np.arange(len(has_one)), own.weights.argmax(axis=1)
+    weights = np.column_stack([own.weights, np.where(has_one, own.weights[rows, chosen], 0.0)])
+    weights[rows[has_one], chosen[has_one]] = 0.0
     return replace(own, weights=weights, slots=(slot,))

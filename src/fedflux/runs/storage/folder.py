@@ -27,12 +27,14 @@ PLACEMENTS_FILE = "placements.npz"
 MODEL_FILE = "models.safetensors"
 GENERAL_FILE = "general.safetensors"
 """The one model for everyone of methods that train it beside the clusters'."""
-MODEL_FILES = {"models": MODEL_FILE, "general": GENERAL_FILE}
+TRUNK_FILE = "trunk.safetensors"
+"""Clusters' models whose trunk is shared, of methods that train them beside models of their own."""
+MODEL_FILES = {"models": MODEL_FILE, "general": GENERAL_FILE, "trunk": TRUNK_FILE}
 """What a method calls its models, and where they are kept."""
 PERSONAL_FILE = "personal-{slot}.safetensors"
 """Models that simulated clients keep to themselves, a row a client of `clients`."""
 CHECKPOINTS = "checkpoints"
-MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, MODEL_FILE, GENERAL_FILE)
+MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, *MODEL_FILES.values())
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
 FINISHED = "finished"

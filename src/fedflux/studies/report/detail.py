@@ -28,6 +28,7 @@ from fedflux.studies.report.checks import checked_result, checked_rounds, checke
 from fedflux.studies.report.descriptor_map import descriptor_map
 from fedflux.studies.report.folders import Folder, read_arrays
 from fedflux.studies.report.rounding import digits, percent
+from fedflux.studies.report.sharing import sharing
 from fedflux.studies.summary import SPREAD, WORK, WORST
 
 MOST_CLIENTS = 300
@@ -88,6 +89,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "clients": _clients(result, found, truth, groups),
         "clusters": _clusters(result, groups, truth),
         "curves": _curves(rounds, groups),
+        "sharing": sharing(result, rounds),
         "drifts": _drifts(config.get("drift"), max(by_round, default=0)),
         "map": _map(descriptors),
         "placements": placements.tested(

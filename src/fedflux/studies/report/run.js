@@ -14,7 +14,7 @@ function runSection(run) {
   const redrawAll = () => figures.forEach((node) => node.redraw());
   return [
     ...runHead(run), runCards(run), clusterKey(view, redrawAll),
-    ...accuracyPart(view, add), ...mapPart(view, add), ...membersPart(view), ...whyPart(run), ...samplesPart(view),
+    ...accuracyPart(view, add), ...mapPart(view, add), ...membersPart(view), ...whyPart(run), ...sharingPart(view, add), ...samplesPart(view),
     ...placementPart(view, add), ...unseenPart(view, add), ...costPart(view, add), ...settingsPart(run),
   ].filter(Boolean);
 }
@@ -203,6 +203,18 @@ function unseenPart(view, add) {
   const title = placements && `${PLACED_BY[placements.by].title}, held out of training`;
   return section("Held-out clients", what, unseenTable(unseen),
     placements && placementFigure(view, add, placements, title, ""));
+}
+
+function sharingPart(view, add) {
+  const { sharing } = view.run;
+  if (!sharing) return [];
+  const groups = sharing.groups.length > 1 && `Groups of clusters whose members pulled apart share a trunk each: ${
+    sharing.groups.map((group) => `{${group.join(", ")}}`).join(" and ")}.`;
+  const gone = sharing.dropped.length > 0 && `Members could do without, and trained no more: ${sharing.dropped.join("; ")}.`;
+  const what = ["Models of several kinds are trained for every cluster; members' validation parts say how much of each answers.",
+    groups, gone].filter(Boolean).join(" ");
+  return section("What clusters share", what, add("Parts in the answers by round", () => sharingChart(view),
+    "Each kind's part in the answers to members, on average over them.", { low: true }));
 }
 
 function costPart(view, add) {

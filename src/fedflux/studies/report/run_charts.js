@@ -197,6 +197,22 @@ function nearness(distances) { // distances as they are, or their logarithms whe
   return (d) => (there(d) ? (log ? Math.log10(Math.max(d, low)) : d) : null);
 }
 
+function sharingChart(view) {
+  const { rounds, parts } = view.run.sharing;
+  const data = Object.entries(parts).map(([name, y], place) => ({
+    x: rounds, y, type: "bar", name, marker: { color: FEW[[0, 5, 2][place]] },
+    hovertemplate: `round %{x}: %{y:.0%} ${name}<extra></extra>`,
+  }));
+  return {
+    data,
+    layout: layout({
+      barmode: "stack", showlegend: true, legend: { orientation: "h", x: 0, y: 1.02, yanchor: "bottom" },
+      xaxis: axis({ title: "round", dtick: rounds.length <= 12 ? 1 : undefined }),
+      yaxis: axis({ title: "part in the answers", tickformat: ".0%", range: [0, 1] }), margin: { l: 60, r: 8, t: 30, b: 44 },
+    }),
+  };
+}
+
 function bytesChart(view) {
   const { costs, curves } = view.run;
   const x = curves.rounds;

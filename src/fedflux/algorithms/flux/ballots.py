@@ -1,0 +1,136 @@
+"""Ballots: members' validation parts say how much of every branch is in the answer, and which branch can go.
+
+Members vote before they train, so that their clusters' models know them no better than those of clients that stay away.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import product
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedflux.algorithms.flux.branches import GENERAL, OWN, Branches
+from fedflux.data import Cohort
+from fedflux.engine import Engine, Predictor
+
+Array = NDArray[np.float64]
+
+MEMORY = 0.5
+"""What an earlier round's votes count for: models go on learning."""
+PRIOR = 1000.0
+"""Votes of everybody that a cluster's own are weighed against: a cluster with few goes by what serves all."""
+LITTLE = 0.002
+"""A ballot spares a branch where, by a standard error or more, accuracy falls by less than this without it."""
+SPARED = 3
+"""Ballots in a row that must spare a branch before it is dropped."""
+EARLIEST = 0.5
+"""The share of the rounds left to two branches that have passed before one is dropped: a shared trunk may begin worse
+than clusters' own models and end better."""
+
+
+def mixtures_of(names: Sequence[str]) -> Array:
+    """(C × branches): the mixtures that are voted on, more of the later branches the later they come.
+
+    Quarters; fifths of a general model beside clusters' own, as version 0.1 had it.
+    """
+    steps = 5 if tuple(names) == (OWN, GENERAL) else 4
+    found = [one for one in product(range(steps + 1), repeat=len(names)) if sum(one) == steps]
+    # 1 − s keeps the digits that shares of a general model have always had
+    return np.array(
+        [[1 - sum(part / steps for part in one[1:]), *(part / steps for part in one[1:])] for one in found][::-1]
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class Ballot:
+    """What was voted so far, earlier ballots counting less."""
+
+    names: tuple[str, ...]
+    """The branches that were voted on."""
+    votes: Array
+    """(C,): right answers with every mixture."""
+    own: Array
+    """(M × C): those of every cluster's members."""
+    counted: float = 0.0
+    """Answers that were asked for."""
+    spared: tuple[int, ...] = ()
+    """For every branch, ballots in a row that could do without it."""
+    begun: int = 0
+    """The round after which these branches began to differ."""
+
+    @staticmethod
+    def blank(names: Sequence[str], clusters: int, begun: int) -> "Ballot":
+        """Nobody has voted."""
+        count = len(mixtures_of(names))
+        return Ballot(tuple(names), np.zeros(count), np.zeros((clusters, count)), 0.0, (0,) * len(names), begun)
+
+    @property
+    def one_for_all(self) -> bool:
+        """Whether all clusters are answered by the same mixture, each member having one vote: a general model is heard
+        or it is not.
+        """
+        return self.names == (OWN, GENERAL)
+
+    def parts(self) -> Array:
+        """(M × branches): what each branch has in the answer to every cluster; the first mixture of equals."""
+        mixtures = mixtures_of(self.names)
+        if self.one_for_all:
+            return np.tile(mixtures[self.votes.argmax()], (len(self.own), 1))
+        shared = PRIOR * self.votes / max(self.counted, 1e-12)
+        return np.asarray(mixtures[(self.own + shared).argmax(axis=1)])
+
+    def add(self, scores: Array, weight: Array, cluster: NDArray[np.int64]) -> "Ballot":
+        """One more ballot: accuracies (C × members), NaN where a member does not vote, what each member's vote weighs,
+        and its cluster.
+        """
+        weight = np.where(np.isnan(scores).any(axis=0), 0.0, weight)
+        right = np.nan_to_num(scores) * weight
+        own = MEMORY * self.own
+        np.add.at(own, cluster, right.T)
+        total, spared = float(weight.sum()), self.spared
+        if total > 0:
+            easy = [self._spares(right, place, total) for place in range(len(self.names))]
+            spared = tuple(times + 1 if spares else 0 for times, spares in zip(self.spared, easy, strict=True))
+        votes = MEMORY * self.votes + right.sum(axis=1)
+        return replace(self, votes=votes, own=own, counted=MEMORY * self.counted + total, spared=spared)
+
+    def _spares(self, right: Array, place: int, total: float) -> bool:
+        """Whether members' right answers (C × members) are clearly as many without a branch, or nearly."""
+        within = mixtures_of(self.names)[:, place] > 0
+        votes = right.sum(axis=1)
+        best, other = np.where(within, -np.inf, votes).argmax(), np.where(within, votes, -np.inf).argmax()
+        gain = right[best] - right[other]
+        return bool(gain.sum() + LITTLE * total >= np.sqrt((gain**2).sum()))
+
+    def droppable(self, round: int, rounds: int) -> str | None:
+        """The branch that the last ballots could do without, once enough of the `rounds` have shown it; of two, the one
+        that leaves the better answers. Clusters keep a branch of their own.
+        """
+        if round - 1 - self.begun < EARLIEST * (rounds - self.begun):
+            return None
+        mixtures = mixtures_of(self.names)
+        found = {
+            name: float(self.votes[mixtures[:, place] == 0].max())
+            for place, name in enumerate(self.names)
+            if self.spared[place] >= SPARED and set(self.names) != {name, GENERAL}
+        }
+        return max(found, key=lambda name: found[name]) if found else None
+
+    def of_clusters(self, clusters: int) -> "Ballot":
+        """The same after clusters were found anew: everybody's votes stay, those of clusters begin again."""
+        return replace(self, own=np.zeros((clusters, self.own.shape[1])))
+
+
+def hold(ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np.int64], engine: Engine) -> Ballot:
+    """A ballot of the members, whose clusters these are, on the branches as they are."""
+    placed = np.eye(branches.clusters)[cluster]
+    columns = [branches.names.index(name) for name in ballot.names]
+    predictors = []
+    for mixture in mixtures_of(ballot.names):
+        parts = np.zeros((branches.clusters, len(branches.names)))
+        parts[:, columns] = mixture
+        predictors.append(Predictor(branches.answering, branches.weights(placed, parts)))
+    scores = engine.evaluate(predictors, cohort, "validation").values
+    weight = np.ones(len(cohort)) if ballot.one_for_all else cohort.sizes("validation")
+    return ballot.add(scores, weight, cluster)
