@@ -16,7 +16,7 @@ from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.descriptors.discriminant import BREADTH
 from fedflux.descriptors.wire import client_bytes
 
-DISCRIMINANT = DescriptorSettings(components=5, discriminant=True)
+DISCRIMINANT = DescriptorSettings(components=5, projector="discriminant")
 CLUSTERED = replace(SETTINGS, cluster_round=2)
 
 
@@ -35,7 +35,7 @@ def test_descriptors_stay_as_long_and_scatter_is_counted_once() -> None:
     cohort = view.cohort(range(6), 1)
     made, descriptors = {}, {}
     for how in (False, True):
-        settings = DescriptorSettings(components=5, discriminant=how)
+        settings = DescriptorSettings(components=5, projector="discriminant" if how else "synthetic")
         found = describe_all(engine.initial(), cohort, cohort, engine, settings)
         assert found is not None
         made[how], told = found

@@ -151,9 +151,9 @@ def test_many_members_are_scored_some_at_a_time(federation: Federation, monkeypa
     cohort = federation.cohort(range(20))
     engine = StackedEngine(build_model("mlp", SHAPE, 5, seed=1))
     predictor = Predictor(engine.initial(), np.ones((20, 1)))
-    at_once = engine.evaluate(predictor, cohort, "test"), engine.losses(engine.initial(), cohort, "test")
+    at_once = engine.evaluate([predictor], cohort, "test")[0], engine.losses(engine.initial(), cohort, "test")
     monkeypatch.setattr("fedflux.data.cohort.PART_CLIENTS", 3)
-    in_parts = engine.evaluate(predictor, cohort, "test"), engine.losses(engine.initial(), cohort, "test")
+    in_parts = engine.evaluate([predictor], cohort, "test")[0], engine.losses(engine.initial(), cohort, "test")
     np.testing.assert_array_equal(at_once[0], in_parts[0])
     for one, other in zip(at_once[1], in_parts[1], strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-5)

@@ -90,7 +90,7 @@ def test_losses_predictions_and_scores_are_those_of_all_copies(name: str, model:
     for federation in pair(model):
         engine, cohort = engine_of(name, model), federation.cohort(range(4))
         predictor = Predictor.shared(engine.initial(), np.ones(1), 4)
-        scores = engine.evaluate(predictor, cohort, "train")
+        scores = engine.evaluate([predictor], cohort, "train")[0]
         predicted = engine.predict(predictor, cohort.features("train"))
         found.append((engine.losses(engine.initial(), cohort, "train"), predicted, scores))
     for mine, theirs in zip(*([*losses, *predicted] for losses, predicted, _ in found), strict=True):

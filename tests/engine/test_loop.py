@@ -121,7 +121,7 @@ def test_losses_are_in_dataset_order(federation: Federation, engine: LoopEngine)
 
 def test_an_empty_split_scores_nan(federation: Federation, engine: LoopEngine) -> None:
     one = partition(load("digits"), Partition("px", level=3, clients=4, data_fraction=0.005))
-    scores = engine.evaluate(Predictor.shared(engine.initial(), np.ones(1), 4), one.cohort(range(4)), "validation")
+    scores = engine.evaluate([Predictor.shared(engine.initial(), np.ones(1), 4)], one.cohort(range(4)), "validation")[0]
     assert np.isnan(scores).all()
     assert [a.shape for a in engine.losses(engine.initial(), one.cohort([0]), "validation")] == [(1, 0)]
     everyone = Predictor.shared(engine.initial(), np.ones(1), 1)

@@ -103,8 +103,12 @@ def test_every_answer_is_the_loops_bit_for_bit(model: str) -> None:
             assert all(
                 map(np.array_equal, loop.losses(found[0], cohort, split), processes.losses(found[0], cohort, split))
             )
-            scores = [one.evaluate(predictor, cohort, split) for one in (loop, processes)]
+            scores = [one.evaluate([predictor], cohort, split)[0] for one in (loop, processes)]
             np.testing.assert_array_equal(scores[0], scores[1])
+            several = [predictor, Predictor.single(found[0], np.arange(len(cohort))), predictor]
+            both = [one.evaluate(several, cohort, split) for one in (loop, processes)]
+            np.testing.assert_array_equal(both[0], both[1])
+            np.testing.assert_array_equal(both[0][[0, 2]], [scores[0]] * 2)
         features = cohort.features("test")
         assert all(map(np.array_equal, loop.predict(predictor, features), processes.predict(predictor, features)))
         for clients in (features, [cohort.data(k, "train") for k in cohort]):
@@ -163,7 +167,7 @@ def test_errors_are_those_of_the_loop(engine: ProcessesEngine, federation: Feder
         failing(engine, federation, [0, 3, 0])
     nobody = Predictor(engine.initial(), np.array([[1.0], [0.0]]))
     with pytest.raises(ValueError, match="client 1 of the predictor has no model"):
-        engine.evaluate(nobody, federation.cohort([0, 1]), "test")
+        engine.evaluate([nobody], federation.cohort([0, 1]), "test")
     empty = [one.__class__(one.x[:0]) for one in federation.cohort([0, 1]).features("test")]
     with pytest.raises(ValueError, match="a client without examples has no statistic"):
         engine.reduce(engine.initial(), empty, LatentRange())
@@ -203,7 +207,7 @@ def test_a_killed_worker_is_reported_with_its_clients_and_replaced(
 def test_two_views_of_a_federation_and_a_third(engine: ProcessesEngine, federation: Federation) -> None:
     predictor = Predictor.shared(engine.initial(), np.ones(1), 3)
     views = [federation, federation.blind(), federation.blind(), federation]
-    scores = [engine.evaluate(predictor, view.cohort([0, 1, 2]), "test") for view in views]
+    scores = [engine.evaluate([predictor], view.cohort([0, 1, 2]), "test")[0] for view in views]
     for one in scores[1:]:
         np.testing.assert_array_equal(scores[0], one)
 

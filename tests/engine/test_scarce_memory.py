@@ -239,7 +239,7 @@ def answers(engine: LoopEngine, federation: Federation) -> list[Any]:
     predictor = Predictor(stack, np.array([[1.0, 0.0], [0.0, 1.0]] * 3 + [[0.5, 0.5]]))
     ranges = engine.reduce(engine.initial(), cohort.held("train"), LatentRange())
     return [
-        engine.evaluate(predictor, cohort, "test"),
+        engine.evaluate([predictor], cohort, "test")[0],
         *engine.predict(predictor, cohort.features("train")),
         *engine.losses(stack, cohort, "train"),
         *(part.numpy() for one in ranges for part in one),
@@ -277,7 +277,7 @@ def test_an_image_that_does_not_fit_is_said_in_one_line(monkeypatch: pytest.Monk
     cohort = federation.cohort(range(7))
     predictor = Predictor.shared(engine.initial(), np.ones(1), 7)
     with pytest.raises(FedfluxError, match="too little memory for one image"):
-        engine.evaluate(predictor, cohort, "test")
+        engine.evaluate([predictor], cohort, "test")[0]
     with pytest.raises(FedfluxError, match="too little memory for one image"):
         engine.losses(engine.initial(), cohort, "test")
 

@@ -256,8 +256,16 @@ def test_evaluation_predictions_losses_and_statistics_agree(model: str) -> None:
     cohort = federation.cohort(range(4))
     stack = loop.train(loop.initial(), cohort, everyone(federation), TRAINING, Key(1, 1))
     weights = np.array([[1, 0, 0, 0], [0, 0.5, 0.5, 0], [0.25] * 4, [0, 0, 0, 1]])
-    for predictor in (Predictor(stack, weights), Predictor.shared(stack, np.ones(4), 4)):
-        found = [engine.evaluate(predictor, cohort, "test") for engine in (loop, other)]
+    several = [
+        Predictor(stack, weights),
+        Predictor.shared(stack, np.ones(4), 4),
+        Predictor(loop.initial(), np.ones((4, 1))),
+    ]
+    alone = np.stack([loop.evaluate([one], cohort, "test")[0] for one in several])
+    for engine in (loop, other):
+        np.testing.assert_array_equal(engine.evaluate(several, cohort, "test"), alone)
+    for predictor in several[:2]:
+        found = [engine.evaluate([predictor], cohort, "test")[0] for engine in (loop, other)]
         np.testing.assert_array_equal(found[0], found[1])
         features = cohort.features("validation")
         for mine, theirs in zip(*(e.predict(predictor, features) for e in (loop, other)), strict=True):
@@ -292,7 +300,9 @@ def test_a_client_without_examples_in_a_split_has_no_score() -> None:
     small = make_federation(SHAPES["mlp"], (12, 4))
     assert small.size(1, "validation") == 0
     cohort = small.cohort([0, 1])
-    scores = [e.evaluate(Predictor.shared(e.initial(), np.ones(1), 2), cohort, "validation") for e in (loop, other)]
+    scores = [
+        e.evaluate([Predictor.shared(e.initial(), np.ones(1), 2)], cohort, "validation")[0] for e in (loop, other)
+    ]
     np.testing.assert_array_equal(scores[0], scores[1])
     assert np.isnan(scores[1][1])
 

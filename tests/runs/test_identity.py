@@ -215,7 +215,7 @@ def test_a_preset_leaves_no_trace_but_the_settings_it_sets(name: str, algorithm:
 def test_the_papers_flux_is_told_apart_by_what_it_sets() -> None:
     paper, plain = make_config({"preset": "paper"}), make_config({})
     assert identity(paper, "data") != identity(plain, "data")
-    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place, sharing none)"
+    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place, projector synthetic, sharing none)"
     assert group(paper, "data") == group(plain, "data")
     old = identity(make_config({"preset": "0.1"}), "data")
     assert old == "bfae508f1ad1e90bd088f39d56b86b67" != identity(plain, "data")  # runs of 0.1 are found under it

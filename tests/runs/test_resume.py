@@ -83,6 +83,22 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert left(folder) == whole[algorithm]
 
 
+def test_a_run_that_is_stopped_after_every_round_drops_the_same_branches(tmp_path: Path) -> None:
+    """Clusters' own models are dropped on the way, and a general one begins."""
+    told = {"shift": "py", "data_fraction": 0.3, "lr": 0.05, "rounds": 16, "cluster_round": 1, "participation": 1.0}
+    assert "own" in run(tmp_path / "whole" / "run", **told)["sharing_parts"]["dropped"]
+    folder = tmp_path / "parts" / "run"
+    for round in range(2, 17):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, round)
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, **told, resume=True)
+    run(folder, **told, resume=True)
+    assert left(folder) == left(tmp_path / "whole" / "run")
+    for name in ("general.safetensors", "models.safetensors"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / "run" / name).read_bytes()
+
+
 def test_out_alone_is_enough_to_go_on(whole: dict[str, Any], tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         stop_at(patch, 4)

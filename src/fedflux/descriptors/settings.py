@@ -16,8 +16,10 @@ class DescriptionSettings(Declared):
     bounds: Literal["coordinate", "scalar"] = setting(
         "coordinate", "S1: coordinate by coordinate, or the release's one scalar", panel="Descriptors"
     )
-    projector: Literal["synthetic", "discriminant"] = setting(
-        "synthetic", "S2: synthetic (the paper's) or discriminant, for few examples a class", panel="Experiments"
+    projector: Literal["auto", "synthetic", "discriminant"] = setting(
+        "auto",
+        "S2: synthetic (the paper's), discriminant, for few examples a class, or auto: whichever suits",
+        panel="Experiments",
     )
     epsilon: float | None = setting(
         None,

@@ -278,8 +278,8 @@ class Backend(Protocol):
     ) -> Stack:
         """Local training of every job; the result holds each job's parameter sets, in job order."""
 
-    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member, NaN where the split is empty."""
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy (predictors × members), NaN where the split is empty; a model that several mix is run once."""
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""

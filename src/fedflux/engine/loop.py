@@ -27,6 +27,8 @@ from fedflux.models.depth import head_names
 from fedflux.streams import stream_seed
 
 T = TypeVar("T")
+Outputs = tuple[int, int, int]
+"""What names a model's outputs while several predictors are scored: its stack, its row and how it is adapted."""
 EVALUATION_BATCH = {"cpu": 64, "cuda": 512}
 """Examples run at once: on a CPU so few that what a layer leaves stays in a core's cache for the next."""
 
@@ -154,17 +156,20 @@ class LoopEngine:
 
         return (batches(order) for order in epoch_orders(key, client, len(data), training.epochs))
 
-    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member on a split."""
-        return np.array([self.evaluate_at(predictor, cohort, split, k) for k in range(len(cohort))], dtype=np.float64)
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member on a split with each predictor."""
+        found = [self.evaluate_at(predictors, cohort, split, k) for k in range(len(cohort))]
+        return np.array(found, dtype=np.float64).reshape(len(cohort), len(predictors)).T
 
-    def evaluate_at(self, predictor: Predictor, cohort: Cohort, split: Split, position: int) -> float:
-        """One member's accuracy, NaN where the split is empty."""
+    def evaluate_at(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split, position: int) -> list[float]:
+        """One member's accuracy with each predictor, NaN where the split is empty."""
         data = cohort.data(cohort.ids[position], split)
         if not len(data):
-            return float("nan")
-        predicted = self._probabilities(predictor, position, data).argmax(dim=1)
-        return float((predicted == data.y.to(self.device)).double().mean())
+            return [float("nan")] * len(predictors)
+        y = data.y.to(self.device)
+        run: dict[Outputs, Tensor] | None = {} if len(predictors) > 1 else None
+        predicted = (self._probabilities(one, position, data, run).argmax(dim=1) for one in predictors)
+        return [float((classes == y).double().mean()) for classes in predicted]
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
@@ -223,13 +228,20 @@ class LoopEngine:
         with torch.no_grad(), self._evaluating():
             return [self._encode(params, x) for x in batches]
 
-    def _probabilities(self, predictor: Predictor, client: int, data: Features) -> Tensor:
-        """The client's mixture of softmax outputs; models of weight zero are not run."""
+    def _probabilities(
+        self, predictor: Predictor, client: int, data: Features, run: dict[Outputs, Tensor] | None = None
+    ) -> Tensor:
+        """The client's mixture of softmax outputs; models of weight zero are not run, nor those that `run` holds."""
         weights = predictor.weights[client]
         used = np.flatnonzero(weights)
         mixed: Tensor | None = None
         for model in used:
-            outputs = self._answers(predictor.stack.row(int(model)), data, predictor.adaptation).softmax(dim=1)
+            key = (id(predictor.stack), int(model), id(predictor.adaptation))
+            outputs = None if run is None else run.get(key)
+            if outputs is None:
+                outputs = self._answers(predictor.stack.row(int(model)), data, predictor.adaptation).softmax(dim=1)
+            if run is not None:
+                run[key] = outputs
             mixed = outputs * float(weights[model]) if mixed is None else mixed + outputs * float(weights[model])
         if mixed is None:
             raise ValueError(f"client {client} of the predictor has no model")

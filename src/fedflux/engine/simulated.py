@@ -126,8 +126,7 @@ class SimulatedEngine:
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> Scores:
         """Accuracy of every member with each predictor."""
-        found = [self.backend.evaluate(self._resolved(one, cohort.ids), cohort, split) for one in predictors]
-        return Scores(np.stack(found))
+        return Scores(self.backend.evaluate([self._resolved(one, cohort.ids) for one in predictors], cohort, split))
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of images: for whoever holds them, never for a server."""

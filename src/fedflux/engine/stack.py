@@ -1,6 +1,6 @@
 """Parameters of many models with one leading axis: a global model, cluster models and personal models are all rows."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -43,6 +43,10 @@ class Stack:
         """The chosen rows, repeats allowed."""
         index = torch.as_tensor(np.asarray(indices, dtype=np.int64))
         return Stack({name: tensor[index.to(tensor.device)] for name, tensor in self.tensors.items()})
+
+    def only(self, names: Collection[str]) -> "Stack":
+        """These tensors of all models, and no others."""
+        return Stack({name: tensor for name, tensor in self.tensors.items() if name in names})
 
     def put(self, indices: Sequence[int] | NDArray[np.int64], rows: "Stack") -> "Stack":
         """The same stack with the rows at `indices` exchanged for `rows`, in order."""

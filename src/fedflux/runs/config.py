@@ -81,7 +81,7 @@ class RunConfig(AllSettings):
                 components=self.components,
                 full_covariance=self.covariance == "full",
                 scalar_bounds=self.bounds == "scalar",
-                discriminant=self.projector == "discriminant",
+                projector=self.projector,
                 privacy=self.privacy(),
             ),
         )
@@ -130,7 +130,7 @@ def _check_privacy(config: RunConfig) -> None:
     opendp()
     if config.covariance == "full":
         raise FedfluxError("--epsilon protects diagonal descriptors: leave out --covariance full")
-    if config.projector != "synthetic":
+    if config.projector == "discriminant":
         raise FedfluxError(f"--projector {config.projector} asks for more than --epsilon protects: leave it out")
 
 

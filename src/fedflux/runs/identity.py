@@ -21,6 +21,9 @@ HOW_AND_WHERE = frozenset(name for name, one in SETTINGS.items() if not one.coun
 """Settings that say how and where to run; they do not determine the numbers."""
 GRID = ("algorithm", "shift", "level", "seed")
 """What a comparison varies."""
+REVISED = {("sharing", "auto"): 2}
+"""Values of settings that do something else than when runs were first kept under them. A method's revision would part
+it from runs with other values, too."""
 _CHOSEN = frozenset().union(*READS.values())
 
 
@@ -108,7 +111,9 @@ def identity(config: RunConfig, checksum: str) -> str:
     """
     of_model = _code_of_model(config.model)
     of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
-    return _digest([determines(config), checksum, revision(config), *of_model, *of_method])
+    counts = determines(config)
+    revised = [[name, number] for (name, value), number in REVISED.items() if counts.get(name) == value]
+    return _digest([counts, checksum, revision(config), *of_model, *of_method, *revised])
 
 
 def _code_of_model(name: str) -> list[int | str]:

@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux.branches import GENERAL, OWN, Branches
+from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Predictor
 
@@ -24,9 +24,12 @@ LITTLE = 0.002
 """A ballot spares a branch where, by a standard error or more, accuracy falls by less than this without it."""
 SPARED = 3
 """Ballots in a row that must spare a branch before it is dropped."""
-EARLIEST = 0.5
-"""The share of the rounds left to two branches that have passed before one is dropped: a shared trunk may begin worse
-than clusters' own models and end better."""
+EARLIEST = {OWN: 0.0, TRUNK: 0.5, GENERAL: 0.5}
+"""The share of the rounds left to two branches that have passed before one is dropped: what is shared may begin worse
+than clusters' own models and end better, not the other way round."""
+FAINT = 0.25
+"""The part in the answer up to which own models give way to a general one, where that can begin: on long runs it was
+worth more than so little of them."""
 
 
 def mixtures_of(names: Sequence[str]) -> Array:
@@ -58,6 +61,8 @@ class Ballot:
     """For every branch, ballots in a row that could do without it."""
     begun: int = 0
     """The round after which these branches began to differ."""
+    faint: int = 0
+    """Ballots in a row in which clusters' own models had a small part in the best mixture."""
 
     @staticmethod
     def blank(names: Sequence[str], clusters: int, begun: int) -> "Ballot":
@@ -92,8 +97,12 @@ class Ballot:
         if total > 0:
             easy = [self._spares(right, place, total) for place in range(len(self.names))]
             spared = tuple(times + 1 if spares else 0 for times, spares in zip(self.spared, easy, strict=True))
-        votes = MEMORY * self.votes + right.sum(axis=1)
-        return replace(self, votes=votes, own=own, counted=MEMORY * self.counted + total, spared=spared)
+        votes, faint = MEMORY * self.votes + right.sum(axis=1), self.faint
+        if total > 0 and OWN in self.names:
+            part = mixtures_of(self.names)[votes.argmax(), self.names.index(OWN)]
+            faint = self.faint + 1 if part <= FAINT else 0
+        counted = MEMORY * self.counted + total
+        return replace(self, votes=votes, own=own, counted=counted, spared=spared, faint=faint)
 
     def _spares(self, right: Array, place: int, total: float) -> bool:
         """Whether members' right answers (C × members) are clearly as many without a branch, or nearly."""
@@ -103,17 +112,19 @@ class Ballot:
         gain = right[best] - right[other]
         return bool(gain.sum() + LITTLE * total >= np.sqrt((gain**2).sum()))
 
-    def droppable(self, round: int, rounds: int) -> str | None:
+    def droppable(self, round: int, rounds: int, general: bool = False) -> str | None:
         """The branch that the last ballots could do without, once enough of the `rounds` have shown it; of two, the one
         that leaves the better answers. Clusters keep a branch of their own.
+
+        Own models that are hardly heard go, too, where a `general` model can take their place.
         """
-        if round - 1 - self.begun < EARLIEST * (rounds - self.begun):
-            return None
-        mixtures = mixtures_of(self.names)
+        if general and self.faint >= SPARED:
+            return OWN
+        mixtures, passed = mixtures_of(self.names), (round - 1 - self.begun) / (rounds - self.begun)
         found = {
             name: float(self.votes[mixtures[:, place] == 0].max())
             for place, name in enumerate(self.names)
-            if self.spared[place] >= SPARED and set(self.names) != {name, GENERAL}
+            if self.spared[place] >= SPARED and passed >= EARLIEST[name] and set(self.names) != {name, GENERAL}
         }
         return max(found, key=lambda name: found[name]) if found else None
 

@@ -1,7 +1,8 @@
 """Branches: several models for every cluster, which differ in who trains which of their layers together.
 
 `own`: everything is averaged over the cluster. `trunk`: only the last layer is; all layers before it are averaged over
-everybody, or over the clusters whose updates point the same way (`kin`). `general`: everything over everybody.
+everybody, or over the clusters whose updates point the same way (`kin`), and these may share the last layer, too.
+`general`: everything over everybody.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,6 +30,8 @@ class Branches:
     stacks: Mapping[str, Stack]
     kin: Index
     """(M,): clusters of one number share their trunk."""
+    whole: bool = False
+    """Whether they share the last layer, too: nothing in their updates conflicts."""
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -91,10 +94,14 @@ class Branches:
             elif name == TRUNK:
                 heads = by_cluster(models, part, cluster, sizes)
                 trunks = over_all(models.take(self._first_of_kin), part, self.kin[cluster], sizes)
-                found[name] = _joined(heads, trunks.take(self.kin), head)
+                found[name] = _joined(heads, trunks.take(self.kin), self._heads(head))
             else:
                 found[name] = by_cluster(models, part, cluster, sizes)
         return replace(self, stacks=found)
+
+    def _heads(self, head: frozenset[str]) -> frozenset[str]:
+        """The layers of the trunk branch that every cluster averages for itself."""
+        return frozenset() if self.whole else head
 
     @cached_property
     def _first_of_kin(self) -> Index:
@@ -112,7 +119,8 @@ class Branches:
         moved, speed = carried_on(self.answering, after.answering, velocity, beta, rows, engine.trained_names)
         if TRUNK in self.stacks and len(there) < self.clusters:
             source = self._trunk_sources(there)
-            moved, speed = (_joined(one, one.take(source), engine.head_names) for one in (moved, speed))
+            head = self._heads(engine.head_names)
+            moved, speed = (_joined(one, one.take(source), head) for one in (moved, speed))
         return after.with_rows(moved), speed
 
     def _trunk_sources(self, there: Index) -> Index:
@@ -162,7 +170,7 @@ class Branches:
         kin = (shares @ np.eye(groups)[self.kin]).argmax(axis=1)
         kin = np.unique(kin, return_inverse=True)[1].reshape(-1).astype(np.int64)
         stacks = {name: stack if name == GENERAL else stack.average(shares) for name, stack in self.stacks.items()}
-        found = Branches(stacks, kin)
+        found = replace(self, stacks=stacks, kin=kin, whole=self.whole and bool(kin.any()))
         blocks = [np.ones((1, 1)) if name == GENERAL else shares for name in self.stacks]
         speed = None if velocity is None else velocity.average(block_diag(*blocks))
         return found.tied(speed, head)
@@ -171,16 +179,17 @@ class Branches:
         """The same with one trunk for all of a kin: the mean of theirs, which differ where some come from elsewhere."""
         if TRUNK not in self.stacks or self.clusters == 1:
             return self, velocity
-        same = (self.kin[:, None] == self.kin[None]).astype(np.float64)
-        stacks = dict(self.stacks)
-        stacks[TRUNK] = _joined(stacks[TRUNK], stacks[TRUNK].average(same), head)
-        found = replace(self, stacks=stacks)
+        head, begin = self._heads(head), self.begins[TRUNK]
+        groups = np.eye(len(self._first_of_kin))[:, self.kin]
+        models = self.stacks[TRUNK]
+        # one mean a group, handed to its members: a mean for each of them may be rounded otherwise
+        tied = _joined(models, models.average(groups).take(self.kin), head)
+        found = replace(self, stacks={**self.stacks, TRUNK: tied})
         if velocity is None:
             return found, None
-        mean = np.eye(len(velocity))
-        rows = np.arange(self.begins[TRUNK], self.begins[TRUNK] + self.clusters)
-        mean[np.ix_(rows, rows)] = same
-        return found, _joined(velocity, velocity.average(mean), head)
+        rows = np.arange(begin, begin + self.clusters)
+        mine = velocity.take(rows)
+        return found, velocity.put(rows, _joined(mine, mine.average(groups).take(self.kin), head))
 
     def restart(
         self, rows: Sequence[int], velocity: Stack | None, head: frozenset[str]

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +15,12 @@ from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import COMPONENTS, POINTS, Projector, fit_projector
 from fedflux.descriptors.public import LatentSum, as_tensor, mean_latent, public_images
 from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled, read_bounds
-from fedflux.descriptors.wire import completed, from_arrays, join_arrays
+from fedflux.descriptors.wire import client_bytes, completed, from_arrays, join_arrays
 from fedflux.engine import Answers, Engine, Stack
 from fedflux.operations import Arrays
 
 FEW = 10
-"""Distinct examples a class, typically, below which the discriminant projector is worth a hint."""
+"""Distinct examples a class, typically, below which the discriminant projector is worth its bytes."""
 
 
 @dataclass(frozen=True)
@@ -30,8 +31,9 @@ class DescriptorSettings:
     points: int = POINTS
     full_covariance: bool = False
     scalar_bounds: bool = False
-    discriminant: bool = False
-    """A projector onto the directions in which classes and clients differ, instead of the paper's."""
+    projector: Literal["auto", "synthetic", "discriminant"] = "synthetic"
+    """`discriminant`: onto the directions in which classes and clients differ, instead of the paper's; `auto`: where
+    the paper's would see too little."""
     privacy: Privacy | None = None
 
 
@@ -43,11 +45,18 @@ class Extractor:
     question: AskDescriptor
     scatter_bytes: int = 0
     """What every member of the trigger round sent besides its bounds, where the projector was found from scatter."""
+    earlier_bytes: int = 0
+    """What it sent before that, where a description under the paper's projector showed how few examples there are."""
 
     @property
     def up(self) -> int:
         """Bytes that S1 and S2 took from each member."""
-        return self._bounds_bytes + self.scatter_bytes
+        return self._bounds_bytes + self.scatter_bytes + self.earlier_bytes
+
+    @property
+    def forward(self) -> int:
+        """Passes over each member's data that describing it took."""
+        return 1 + (self.scatter_bytes > 0) + (self.earlier_bytes > 0)
 
     @property
     def down(self) -> int:
@@ -72,10 +81,31 @@ def describe_all(
 ) -> tuple[Extractor, Told] | None:
     """S1 to S4: bounds, then the projector everyone derives from them, then descriptors; None where nobody answered.
 
-    `told_by` are the members with the data that they describe. A refused client must leave no trace: where one is
-    refused for its descriptor, the bounds are merged anew without it.
+    `told_by` are the members with the data that they describe. Where that shows that classes have few examples, and
+    the projector is free to choose, they describe it once more under the discriminant one.
     """
     bounds = _ask_bounds(reference, cohort, engine, settings)
+    found = _describe_under(bounds, reference, cohort, told_by, engine, settings)
+    if found is None or settings.projector != "auto" or too_few(found[1].descriptors, settings) is None:
+        return found
+    finer = _describe_under(bounds, reference, cohort, told_by, engine, replace(settings, projector="discriminant"))
+    if finer is None:
+        return found
+    extractor, told = finer
+    return replace(extractor, earlier_bytes=client_bytes(found[1].descriptors)), told
+
+
+def _describe_under(
+    bounds: dict[int, Bounds] | None,
+    reference: Stack,
+    cohort: Cohort,
+    told_by: Cohort,
+    engine: Engine,
+    settings: DescriptorSettings,
+) -> tuple[Extractor, Told] | None:
+    """S2 to S4. A refused client must leave no trace: where one is refused for its descriptor, the bounds are merged
+    anew without it.
+    """
     refused: frozenset[int] = frozenset()
     while True:
         extractor = _extractor(reference, cohort, engine, settings, bounds, refused)
@@ -137,7 +167,7 @@ def _extractor(
     merged = merge_bounds(list(kept.values()))
     merged = scalar_bounds(merged) if settings.scalar_bounds else merged
     question = replace(question, bounds=merged)
-    if not settings.discriminant:
+    if settings.projector != "discriminant":
         return Extractor(reference, question)
     ask = AskScatter(merged, settings.components, settings.points, cohort.federation.classes)
     answers = engine.ask(ask, cohort.only(kept), reference)
@@ -200,7 +230,9 @@ def too_few(descriptors: Descriptors, how: DescriptorSettings) -> float | None:
     all together would tell a discriminant one.
     """
     held: NDArray[np.float64] = descriptors.effective[:, 1:][descriptors.effective[:, 1:] >= 1]
-    if how.discriminant or how.privacy is not None or not len(held) or not enough((held - 1).sum(), how.components):
+    if how.projector == "discriminant" or how.privacy is not None or not len(held):
+        return None
+    if not enough((held - 1).sum(), how.components):
         return None
     typical = float(np.median(held))
     return typical if typical < FEW else None

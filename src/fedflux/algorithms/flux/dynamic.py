@@ -83,6 +83,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
         everyone = Predictor.shared(state.general, np.ones(1), len(cohort))
         scores = engine.evaluate([self.known(state, cohort, engine), everyone], cohort, "validation")
         metrics.validation = scores.by_client(cohort)
+        metrics.parts = dict(zip(state.branches.names, self._heard(state, cohort), strict=True))
         return _measured(state, cohort, *scores.values), metrics
 
     def _chunks(self, round: int, cohort: Cohort, count: int | None = None) -> Cohort:

@@ -2,7 +2,8 @@
 
 Clusters that merely differ (other colours, other annotators) move the layers before the last one alike. Where they
 conflict (digits turned upside down), two groups of clusters pull apart, each as one. That is Sattler's sign of clients
-that belong apart (CFL, 2021), asked here of clusters, whose mean updates have little noise.
+that belong apart (CFL, 2021), asked here of clusters, whose mean updates have little noise. Where a group agrees on the
+last layer as well (the same names for the same things), its clusters may share that, too.
 """
 
 import numpy as np
@@ -40,6 +41,12 @@ def find_kin(cosine: NDArray[np.float64]) -> NDArray[np.int64]:
     for number, members in enumerate(sorted(groups, key=lambda one: int(one[0]))):
         kin[members] = number
     return kin
+
+
+def agree(cosine: NDArray[np.float64], kin: NDArray[np.int64]) -> bool:
+    """Whether clusters of one kin pull the same way, on average."""
+    pairs = (kin[:, None] == kin[None]) & ~np.eye(len(kin), dtype=np.bool_)
+    return bool(pairs.any() and cosine[pairs].mean() >= TOGETHER)
 
 
 def _split(cosine: NDArray[np.float64], members: NDArray[np.int64]) -> list[NDArray[np.int64]]:

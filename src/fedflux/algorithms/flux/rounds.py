@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import UNPLACED, RoundMetrics, Settings
 from fedflux.algorithms.flux.ballots import Ballot
-from fedflux.algorithms.flux.branches import GENERAL, Branches, shares_of_members
+from fedflux.algorithms.flux.branches import shares_of_members
 from fedflux.algorithms.flux.describe import Told, describe, describe_all, too_few
 from fedflux.algorithms.flux.placing import ask_tries
 from fedflux.algorithms.flux.sharing import FluxSharing, Update
@@ -143,26 +143,25 @@ class FluxRounds(FluxSharing[C], Generic[C]):
             return None
         extractor, told = found
         metrics.send(told.clients, up=extractor.up + client_bytes(told.descriptors), down=extractor.down)
-        metrics.count(told.clients, forward=2 if extractor.scatter_bytes else 1)
+        metrics.count(told.clients, forward=extractor.forward)
         with metrics.timed("clustering"):
             clusters = self._group(told.descriptors, cohort.federation, told.clients)
         assignment = np.full(len(cohort.federation), UNPLACED, dtype=np.int64)
         assignment[list(told.clients)] = clusters.labels
         count = len(clusters.centroids)
         metrics.events.append(f"round {state.round}: {count} clusters of {len(told.clients)} clients")
-        if self.grouping != "true" and (few := too_few(told.descriptors, self.settings.descriptor)):
-            hint = f"{few:.0f} examples a class: --projector discriminant may see finer"
-            metrics.events.append(f"round {state.round}: {hint}")
-        kin = self._kin(update, assignment, count)
-        if kin.any():
-            groups = f"{kin.max() + 1} groups of clusters pull apart: each shares a trunk of its own"
-            metrics.events.append(f"round {state.round}: {groups}")
+        if few := too_few(told.descriptors, self.settings.descriptor):
+            finer = "described once more" if extractor.earlier_bytes else "--projector discriminant may see finer"
+            metrics.events.append(f"round {state.round}: {few:.0f} examples a class: {finer}")
         names = self._branch_names(count, engine)
-        stacks = {name: state.models.take([0] * (1 if name == GENERAL else count)) for name in names}
-        rows = sum(len(stack) for stack in stacks.values())
+        branches = self._branches(names, state.models, update, assignment, count, engine)
+        if branches.kin.any():
+            what = "a model" if branches.whole else "a trunk"
+            groups = f"{branches.kin.max() + 1} groups of clusters pull apart: each shares {what} of its own"
+            metrics.events.append(f"round {state.round}: {groups}")
         return self._begin(
             Clustered(
-                branches=Branches(stacks, kin),
+                branches=branches,
                 assignment=assignment,
                 round=state.round,
                 cluster_round=state.round,
@@ -171,7 +170,7 @@ class FluxRounds(FluxSharing[C], Generic[C]):
                 described=told.clients,
                 descriptors=to_arrays(told.descriptors),
                 clustered=len(told.clients),
-                velocity=None if state.velocity is None else state.velocity.take([0] * rows),
+                velocity=None if state.velocity is None else state.velocity.take([0] * len(branches.answering)),
                 ballot=Ballot.blank(names, count, state.round) if len(names) > 1 else None,
             ),
             state,

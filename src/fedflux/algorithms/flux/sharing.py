@@ -1,5 +1,6 @@
 """What clusters of a FLUX run share: which branches are trained, how members weigh them, and which can go."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
@@ -9,8 +10,8 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import Averaging, RoundMetrics
 from fedflux.algorithms.flux.answers import FluxAnswers
 from fedflux.algorithms.flux.ballots import Ballot, hold
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK
-from fedflux.algorithms.flux.kin import LARGEST, cosines, find_kin
+from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
+from fedflux.algorithms.flux.kin import LARGEST, agree, cosines, find_kin
 from fedflux.algorithms.flux.state import Clustered
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Cohort
@@ -31,6 +32,15 @@ class Update:
     members: Cohort
     sizes: NDArray[np.float64]
 
+    def cosines(
+        self, assignment: NDArray[np.int64], clusters: int, layers: frozenset[str] | None = None
+    ) -> NDArray[np.float64]:
+        """Between clusters' mean updates, of all layers or of these alone."""
+        cluster = assignment[list(self.members.ids)]
+        rows = np.flatnonzero(cluster >= 0)
+        start, trained = (one if layers is None else one.only(layers) for one in (self.start, self.trained.take(rows)))
+        return cosines(start, trained, cluster[rows], self.sizes[rows], clusters)
+
 
 class FluxSharing(FluxAnswers[C], Generic[C]):
     """The part of FLUX's rounds that decides what is shared."""
@@ -44,14 +54,22 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
             return (OWN,)
         return (TRUNK,) if sharing == "trunk" else (OWN, TRUNK)
 
-    def _kin(self, update: Update, assignment: NDArray[np.int64], clusters: int) -> NDArray[np.int64]:
-        """Which clusters share a trunk, by what the members of the last round made of the common model."""
+    def _branches(
+        self,
+        names: Sequence[str],
+        model: Stack,
+        update: Update,
+        assignment: NDArray[np.int64],
+        clusters: int,
+        engine: Engine,
+    ) -> Branches:
+        """All branches from one model; who shares a trunk is told by what the last round's members made of it."""
+        stacks = {name: model.take([0] * (1 if name == GENERAL else clusters)) for name in names}
         if self.settings.sharing != "auto" or not 2 < clusters <= LARGEST:
-            return np.zeros(clusters, dtype=np.int64)
-        cluster = assignment[list(update.members.ids)]
-        rows = np.flatnonzero(cluster >= 0)
-        sizes = update.sizes[rows]
-        return find_kin(cosines(update.start, update.trained.take(rows), cluster[rows], sizes, clusters))
+            return Branches(stacks, np.zeros(clusters, dtype=np.int64))
+        kin = find_kin(update.cosines(assignment, clusters))
+        whole = bool(kin.any()) and agree(update.cosines(assignment, clusters, engine.head_names), kin)
+        return Branches(stacks, kin, whole)
 
     def _by_cluster(self, state: C) -> Averaging:
         """How the models of clusters are made from what members trained."""
@@ -69,48 +87,47 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
         if state.ballot is None or (state.round == state.ballot.begun + 1 and not state.ballot.one_for_all):
             return state
         cluster = np.maximum(state.assignment[list(cohort.ids)], 0)
-        weighed = replace(state, ballot=hold(state.ballot, state.branches, cohort, cluster, engine))
+        ballot = hold(state.ballot, state.branches, cohort, cluster, engine)
+        weighed = replace(state, ballot=ballot)
         if state.ballot.one_for_all:
             if weighed.share != state.share:
                 metrics.events.append(f"round {state.round}: the general model's part in answers is {weighed.share:g}")
             return weighed
-        return self._drop(weighed, metrics)
+        return self._drop(weighed, ballot, metrics)
 
-    def _drop(self, state: C, metrics: RoundMetrics) -> C:
+    def _drop(self, state: C, ballot: Ballot, metrics: RoundMetrics) -> C:
         """Without the branch that ballots spare.
 
         Where clusters can do without models of their own although nothing sets groups of them apart, one model for all
-        of them may know still more: it takes that place.
+        of them may know still more: it takes that place, from the mean of those that share a trunk.
         """
-        spare = None if state.ballot is None else state.ballot.droppable(state.round, self.settings.rounds)
+        left = self.settings.rounds - state.round + 1
+        room = TRUNK in state.branches.stacks and not state.branches.kin.any() and left >= WORTHWHILE
+        spare = ballot.droppable(state.round, self.settings.rounds, room)
         if spare is None:
             return state
         branches, velocity = state.branches.without(spare, state.velocity)
-        ballot, dropped = None, (*state.dropped, spare)
+        begun, dropped = None, (*state.dropped, spare)
         metrics.events.append(f"round {state.round}: members can do without {IN_WORDS[spare]}: trained no more")
-        left = self.settings.rounds - state.round + 1
-        if spare == OWN and not branches.kin.any() and left >= WORTHWHILE:
+        if spare == OWN and room:
             mean = branches.models.average(np.maximum(state.sizes, 1e-9)[None].astype(np.float64))
             branches, velocity = branches.beside(GENERAL, mean, velocity)
-            ballot = Ballot.blank(branches.names, branches.clusters, state.round - 1)
-        return replace(state, branches=branches, velocity=velocity, ballot=ballot, dropped=dropped)
+            begun = Ballot.blank(branches.names, branches.clusters, state.round - 1)
+        return replace(state, branches=branches, velocity=velocity, ballot=begun, dropped=dropped)
 
     def _inherit(self, state: C, shares: NDArray[np.float64], engine: Engine) -> C:
         """The branches of clusters found anew, `shares` (new × old) of whose models they go on from."""
         branches, velocity = state.branches.inherit(shares, state.velocity, engine.head_names)
         ballot = None if state.ballot is None else state.ballot.of_clusters(len(shares))
         state = replace(state, branches=branches, velocity=velocity, ballot=ballot)
-        if len(shares) == 1 or state.dropped or len(branches.stacks) > 1 or self.settings.sharing != "auto":
+        names = self._branch_names(len(shares), engine)
+        if state.dropped or branches.names != (OWN,) or TRUNK not in names:
             return state
-        if TRUNK not in self._branch_names(len(shares), engine):
-            return state
-        branches, velocity = branches.beside(TRUNK, branches.models, velocity)  # more clusters than one, at last
-        branches, velocity = replace(branches, kin=np.zeros(len(shares), dtype=np.int64)).tied(
-            velocity, engine.head_names
-        )
-        return replace(
-            state,
-            branches=branches,
-            velocity=velocity,
-            ballot=Ballot.blank(branches.names, len(shares), state.round - 1),
-        )
+        # more clusters than one, at last
+        if names == (TRUNK,):
+            branches = replace(branches, stacks={TRUNK: branches.models})
+        else:
+            branches, velocity = branches.beside(TRUNK, branches.models, velocity)
+        branches, velocity = branches.tied(velocity, engine.head_names)
+        ballot = Ballot.blank(names, len(shares), state.round - 1) if len(names) > 1 else None
+        return replace(state, branches=branches, velocity=velocity, ballot=ballot)

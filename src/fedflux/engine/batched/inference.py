@@ -31,6 +31,8 @@ PROBE = 64
 """Examples that it is measured on."""
 LATENT_BYTES = 4 * 2**30
 """Latents kept for the next statistic at most."""
+AT_ONCE = 16
+"""Predictors whose mixtures are held at once."""
 LITTLE = 2**28
 """Bytes for which nobody asks whether they are free: asking a GPU takes a while too."""
 Kind = tuple[object, ...]
@@ -82,28 +84,32 @@ class BatchedEngine(LoopEngine):
         work = partial(super().train, start, cohort, jobs, training, key, rule, extras)
         return self._memory.insist(work, self._forget, "one client")
 
-    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member on a split; very many members are scored some at a time."""
-        if predictor.adaptation is not None:
-            return self._memory.insist(partial(super().evaluate, predictor, cohort, split), self._forget, "one client")
-        scores = np.full(len(cohort), np.nan)
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member on a split with each predictor; very many members are scored some at a time."""
+        if any(one.adaptation is not None for one in predictors):
+            return self._memory.insist(partial(super().evaluate, predictors, cohort, split), self._forget, "one client")
+        scores = np.full((len(predictors), len(cohort)), np.nan)
         begin = 0
         for part in cohort.parts(split):
             holders = [begin + k for k, client in enumerate(part) if cohort.federation.stored(client, split)]
             begin += len(part)
             if holders:
-                work = partial(self._accuracies, predictor, cohort, holders, split)
-                scores[holders] = self._memory.insist(work, self._forget, "one part of the clients")
+                work = partial(self._accuracies, predictors, cohort, holders, split)
+                scores[:, holders] = self._memory.insist(work, self._forget, "one part of the clients")
         return scores
 
     def _accuracies(
-        self, predictor: Predictor, cohort: Cohort, holders: list[int], split: Split
+        self, predictors: Sequence[Predictor], cohort: Cohort, holders: list[int], split: Split
     ) -> NDArray[np.float64]:
         data = self.resident(cohort, [cohort.ids[k] for k in holders], split)
-        right = self._mixed(predictor, holders, data).argmax(dim=1) == data.y[data.rows()]
-        sums = np.concatenate([[0], right.cumsum(0).cpu().numpy()])
-        accuracies: NDArray[np.float64] = np.diff(sums[data.bounds]) / data.sizes
-        return accuracies
+        y = data.y[data.rows()]
+        found = np.empty((len(predictors), len(holders)))
+        for places in _of_one_stack(predictors):
+            mixed = self._mixed([predictors[place] for place in places], holders, data)
+            for place, one in zip(places, mixed, strict=True):
+                sums = np.concatenate([[0], (one.argmax(dim=1) == y).cumsum(0).cpu().numpy()])
+                found[place] = np.diff(sums[data.bounds]) / data.sizes
+        return found
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
@@ -114,7 +120,7 @@ class BatchedEngine(LoopEngine):
 
     def _predict_all(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         data = self._joined(features)
-        found = self._mixed(predictor, list(range(len(features))), data).float().cpu().numpy()
+        found = self._mixed([predictor], list(range(len(features))), data)[0].float().cpu().numpy()
         parts = np.split(found, data.bounds[1:-1])
         return [np.tile(part, (one.copies, 1)) for part, one in zip(parts, features, strict=True)]
 
@@ -209,21 +215,24 @@ class BatchedEngine(LoopEngine):
         self._latest = (stack, clients, latents)
         return latents
 
-    def _mixed(self, predictor: Predictor, members: list[int], data: OnDevice) -> Tensor:
-        """Every client's mixture of softmax outputs, model by model over all clients that use it."""
-        weights = predictor.weights[members]
-        if not (weights != 0).any(axis=1).all():
+    def _mixed(self, predictors: Sequence[Predictor], members: list[int], data: OnDevice) -> Tensor:
+        """Every client's mixture of softmax outputs by each predictor of one stack, model by model over all clients
+        that use it.
+        """
+        weights = np.stack([one.weights[members] for one in predictors])
+        if not (weights != 0).any(axis=2).all():
             raise ValueError("a client of the predictor has no model")
         mixed: Tensor | None = None
-        for model in np.flatnonzero((weights != 0).any(axis=0)):
-            users = np.flatnonzero(weights[:, model])
+        for model in np.flatnonzero((weights != 0).any(axis=(0, 1))):
+            users = np.flatnonzero((weights[:, :, model] != 0).any(axis=0))
             sizes = data.sizes[users]
-            share = torch.as_tensor(np.repeat(weights[users, model], sizes), device=self.device)[:, None]
-            outputs = self._run(predictor.stack.row(int(model)), data.x, data.rows(users)).softmax(dim=1)
-            outputs = outputs * share.to(outputs.dtype)
+            outputs = self._run(predictors[0].stack.row(int(model)), data.x, data.rows(users)).softmax(dim=1)
             if mixed is None:
-                mixed = outputs.new_zeros(int(data.sizes.sum()), outputs.shape[1])
-            mixed[ranges(data.bounds[:-1][users], sizes, data.x.device)] += outputs
+                mixed = outputs.new_zeros(len(predictors), int(data.sizes.sum()), outputs.shape[1])
+            rows = ranges(data.bounds[:-1][users], sizes, data.x.device)
+            for place in np.flatnonzero((weights[:, :, model] != 0).any(axis=1)).tolist():
+                share = torch.as_tensor(np.repeat(weights[place, users, model], sizes), device=self.device)[:, None]
+                mixed[place, rows] += outputs * share.to(outputs.dtype)
         assert mixed is not None
         return mixed
 
@@ -266,6 +275,14 @@ class BatchedEngine(LoopEngine):
         if not self._memory.limited or needed <= LITTLE:
             return True
         return needed <= PART * self._memory.room(self._recorded())
+
+
+def _of_one_stack(predictors: Sequence[Predictor]) -> list[list[int]]:
+    """The places of predictors that mix models of the same stack, some at a time where they are many."""
+    found: dict[int, list[int]] = {}
+    for place, one in enumerate(predictors):
+        found.setdefault(id(one.stack), []).append(place)
+    return [places[k : k + AT_ONCE] for places in found.values() for k in range(0, len(places), AT_ONCE)]
 
 
 def _same(before: Sequence[Features], now: Sequence[Features]) -> bool:

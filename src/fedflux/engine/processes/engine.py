@@ -106,12 +106,11 @@ class ProcessesEngine:
         check_finite(trained, jobs, key)
         return trained
 
-    def evaluate(self, predictor: Predictor, cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member on a split."""
-        return np.array(
-            self._map("evaluate", (predictor, cohort, split), cohort.ids, cohort.sizes(split).tolist(), cohort),
-            dtype=np.float64,
-        )
+    def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
+        """Accuracy of every member on a split with each predictor."""
+        arguments, sizes = (list(predictors), cohort, split), cohort.sizes(split).tolist()
+        found = self._map("evaluate", arguments, cohort.ids, sizes, cohort)
+        return np.array(found, dtype=np.float64).reshape(len(cohort), len(predictors)).T
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of every client's images."""
