@@ -386,7 +386,7 @@ FIGURES: dict[str, Callable[[dict[str, Bank], argparse.Namespace], list[str]]] =
     "novelty": novelty,
     "cost": cost,
 }
-DRAWN = {"right": (24, 25, (4000,)), "confidence": (24, 150, CLUSTER_IMAGES), "novelty": (40, 15, (400, 4000))}
+DRAWN = {"right": (24, 25, (4000,)), "confidence": (96, 50, CLUSTER_IMAGES), "novelty": (40, 15, (400, 4000))}
 """Worlds, draws in each, and images a cluster, unless told."""
 
 

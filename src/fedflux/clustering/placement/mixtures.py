@@ -24,7 +24,7 @@ PSEUDO = 0.5
 """Examples of every class that a cluster is thought to have besides its own."""
 TAILS = 2.0
 """How many times more than Gaussian ones estimates of covariances are off."""
-LABELS = 0.3
+LABELS = 0.15
 """What label shares from N examples add to the error, times N."""
 STEPS = 20
 """Steps of expectation maximisation."""

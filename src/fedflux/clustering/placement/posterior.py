@@ -3,10 +3,10 @@
 Classes are not quite Gaussian, and means are estimates, so that likelihoods are surer than they should be. The evidence
 for cluster m against the likeliest, m*, is therefore divided by
 
-    T = a (1 + n (e_m* + e_m)) + c n,
+    T = a (1 + (n₀ + n) (e_m* + e_m)) + c n,
 
 n being the number of images, e the error of what is known of a cluster: errors of estimates do not average out over
-images. And where classes are far from Gaussian, one cluster's mixture may be likelier for everybody's images: to every
+images, and the likeliest of poorly known clusters owes something to luck, however few images there are (n₀). And where classes are far from Gaussian, one cluster's mixture may be likelier for everybody's images: to every
 cluster's log-likelihood of an image b_m is added. All of it, a, c and b, is learned: members' validation parts, and
 small pieces of them, are clients with known answers.
 """
@@ -20,10 +20,12 @@ from scipy.optimize import minimize
 
 from fedflux.clustering.placement.mixtures import Array
 
-BASE, DOUBT = 1.5, 0.5
+BASE, DOUBT = 1.7, 0.5
 """What a is before anything was tried, and how sure that is (a deviation of its logarithm)."""
 GROWTH = 0.05
 """The size of c that nothing has spoken for yet."""
+LUCK = 20.0
+"""n₀."""
 BASES = np.exp(np.linspace(np.log(0.5), np.log(12.0), 23))
 GROWTHS = (0.0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
 OFFSET = 0.1
@@ -41,7 +43,7 @@ class Temperature:
 
     def heat(self, best: NDArray[np.int64], counts: Array, error: NDArray[np.floating]) -> Array:
         """T (R, M): of n images each (R,), against the likeliest cluster (R,)."""
-        shared = 1 + counts[:, None] * (error[best][:, None] + error[None])
+        shared = 1 + (LUCK + counts[:, None]) * (error[best][:, None] + error[None])
         return np.asarray(self.base * shared + self.growth * counts[:, None])
 
     def posterior(self, likelihoods: Array, counts: Array, error: NDArray[np.floating], prior: Array) -> Array:
