@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms.flux.ballots import LITTLE, MEMORY, PRIOR, SPARED, Ballot, mixtures_of
+from fedflux.algorithms.flux.ballots import AGAIN, LITTLE, MEMORY, PRIOR, SETTLED, SPARED, Ballot, mixtures_of
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.algorithms.flux.kin import agree, cosines, find_kin
 from fedflux.engine import Stack
@@ -132,6 +132,16 @@ def test_what_is_shared_has_its_rounds_and_own_models_go_at_once(blank: Ballot) 
     assert {cast(blank, TRUNK_HELPS, 9).droppable(round, rounds) for round in range(3, rounds + 1)} == {OWN}
 
 
+@pytest.mark.parametrize(("gain", "dropped"), [(0.9 * SETTLED, OWN), (1.1 * SETTLED, None)])
+def test_own_models_stay_as_long_as_models_learn_quickly(gain: float, dropped: str | None, blank: Ballot) -> None:
+    ballot = blank
+    for step in range(SPARED):
+        ballot = cast(ballot, np.array(TRUNK_HELPS) - gain * (1 - step / (SPARED - 1)))
+    assert ballot.spared == (SPARED, 0)
+    assert ballot.settled == (dropped is not None)
+    assert ballot.droppable(5, 100) == dropped
+
+
 def test_where_votes_are_unclear_both_stay(blank: Ballot) -> None:
     scores = np.full((5, MEMBERS), 0.2)
     scores[ONLY_TRUNK, ::2], scores[ONLY_OWN, 1::2] = 0.9, 0.9  # half of them want the one, half the other
@@ -155,19 +165,21 @@ def test_of_two_that_could_go_the_better_stays(better: int, dropped: str, blank:
     assert ballot.droppable(100, 100) == dropped
 
 
-def test_own_models_that_are_hardly_heard_give_way_to_a_general_one(blank: Ballot) -> None:
+def test_where_own_models_are_hardly_heard_members_are_asked_about_another_now_and_then(blank: Ballot) -> None:
     faint = np.array([0.1, 0.2, 0.3, 0.9, 0.5])  # a quarter of own models is best, and much better than none
-    before = cast(blank, faint, SPARED - 1)
-    assert before.droppable(100, 100, general=True) is None
-    ballot = cast(before, faint)
-    assert (ballot.faint, ballot.spared) == (SPARED, (0, 0))
-    assert ballot.droppable(5, 100, general=True) == OWN
-    assert ballot.droppable(5, 100) is None  # nothing can take their place
+    ballot, asked = blank, []
+    for number in range(1, 15):
+        ballot = cast(ballot, faint)
+        assert ballot.droppable(100, 100) is None
+        if ballot.asks_for_another:
+            asked.append(number)
+            ballot = ballot.refused()
+    assert asked == [SPARED, SPARED + AGAIN, SPARED + 2 * AGAIN]
     half = np.array([0.1, 0.2, 0.9, 0.3, 0.5])
-    assert cast(blank, half, 9).droppable(5, 100, general=True) is None
-    again = cast(cast(before, 9 * half), 90 * faint, SPARED - 1)
+    assert not any(cast(blank, half, times).asks_for_another for times in range(9))
+    again = cast(cast(cast(blank, faint, SPARED - 1), 9 * half), 90 * faint, SPARED - 1)
     assert again.faint == SPARED - 1  # in a row
-    silent = cast(ballot, np.full((5, MEMBERS), np.nan))
+    silent = cast(cast(blank, faint, SPARED), np.full((5, MEMBERS), np.nan))
     assert silent.faint == SPARED
 
 

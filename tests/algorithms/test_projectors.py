@@ -14,7 +14,7 @@ from fedflux.algorithms import Flux, Settings
 from fedflux.algorithms.checks import check_labels_stay_out, check_resumes
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.descriptors.discriminant import BREADTH
-from fedflux.descriptors.wire import client_bytes
+from fedflux.descriptors.wire import client_bytes, to_arrays
 
 DISCRIMINANT = DescriptorSettings(components=5, projector="discriminant")
 CLUSTERED = replace(SETTINGS, cluster_round=2)
@@ -52,6 +52,26 @@ def test_descriptors_stay_as_long_and_scatter_is_counted_once() -> None:
     _, plain = play(Flux(replace(CLUSTERED, descriptor=DescriptorSettings(components=5))), view, engine, 3)
     sent = [found.up[0] - other.up[0] for found, other in zip(history, plain, strict=True)]
     assert sent == [0, made[True].scatter_bytes, 0]
+
+
+@pytest.mark.parametrize(("fraction", "again"), [(1.0, False), (0.3, True)])
+def test_by_default_the_projector_is_chosen_by_how_few_examples_there_are(fraction: float, again: bool) -> None:
+    view = small("pygx", level=4, clients=10, fraction=fraction)
+    engine = engine_of(view)
+    cohort = view.cohort(range(10), 1)
+    found = {}
+    for name in ("auto", "synthetic", "discriminant"):
+        settings = DescriptorSettings(components=5, projector=name)
+        described = describe_all(engine.initial(), cohort, cohort, engine, settings)
+        assert described is not None
+        found[name] = described
+    chosen, told = found["auto"]
+    expected, same = found["discriminant" if again else "synthetic"]
+    for mine, theirs in zip(to_arrays(told.descriptors).values(), to_arrays(same.descriptors).values(), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+    # what told that examples are few is paid for
+    assert chosen.up == expected.up + (client_bytes(told.descriptors) if again else 0)
+    assert (chosen.forward, chosen.down) == (expected.forward + again, expected.down)
 
 
 def test_late_clients_are_described_with_the_same_projector() -> None:

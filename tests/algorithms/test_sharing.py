@@ -14,7 +14,8 @@ from tests.runs.making import read_rounds
 
 import fedflux
 from fedflux.algorithms import FedAvg, RoundMetrics, Settings
-from fedflux.algorithms.flux.ballots import Ballot, mixtures_of
+from fedflux.algorithms.check_engines import WrappedEngine
+from fedflux.algorithms.flux.ballots import SPARED, Ballot, mixtures_of
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.algorithms.flux.plain import Flux, Oracle
 from fedflux.algorithms.flux.sharing import WORTHWHILE
@@ -22,7 +23,7 @@ from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Job, Key, SimulatedEngine, Stack
+from fedflux.engine import Job, Key, Scores, SimulatedEngine, Stack
 
 CLIENTS, ROUNDS = 8, 12
 AUTO = replace(SETTINGS, rounds=ROUNDS, cluster_round=1)
@@ -272,6 +273,7 @@ def play_both(algorithm: Any, view: Federation, engine: SimulatedEngine, rounds:
     """Rounds in which both branches stay, whatever members say."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Ballot, "droppable", lambda *_: None)
+        patch.setattr(Ballot, "asks_for_another", False)
         return play(algorithm, view, engine, rounds)
 
 
@@ -279,7 +281,7 @@ def ready(state: Any, dropped: str) -> Any:
     """A state in which two branches say the same and ballots have long spared one of them."""
     models = state.branches.stacks[TRUNK]
     spared = tuple(99 if name == dropped else -99 for name in state.branches.names)
-    ballot = replace(state.ballot, spared=spared, faint=-99)
+    ballot = replace(state.ballot, spared=spared, faint=-99, levels=(1.0,) * SPARED)
     return replace(state, branches=replace(state.branches, stacks={OWN: models, TRUNK: models}), ballot=ballot)
 
 
@@ -389,6 +391,51 @@ def test_no_general_model_begins_too_late_or_across_kin(view: Federation, engine
         after, _ = weighed(before, view, engine, **changed)
         assert (after.branches.names, after.dropped, after.ballot) == ((TRUNK,), (OWN,), None)
         assert after.general is None
+
+
+class Told(WrappedEngine):
+    """Scores members as a test wants: a ballot that hears a quarter of own models, then what would take their place."""
+
+    instead = 0.9
+
+    def evaluate(self, predictors, cohort, split):
+        scores = [0.1, 0.2, 0.3, 0.8, 0.5] if len(predictors) == 5 else [0.8, 0.1, 0.1, self.instead, 0.1, 0.1]
+        return Scores(np.tile(np.array(scores)[:, None], (1, len(cohort))))
+
+
+@pytest.mark.parametrize("instead", [0.9, 0.8, 0.3])
+def test_members_may_prefer_a_general_model_to_own_ones_that_are_hardly_heard(
+    instead: float, view: Federation, engine: SimulatedEngine
+) -> None:
+    told, taken = Told(engine), instead > 0.8
+    told.instead = instead
+    algorithm = oracle(replace(AUTO, rounds=100))
+    start, _ = play_both(algorithm, view, engine, 2)
+    state, asked = start, []
+    for r in range(3, 15):
+        metrics = RoundMetrics()
+        state = replace(state, round=r, ballot=replace(state.ballot, levels=(0.8,) * SPARED))
+        state = algorithm._weigh(state, view.cohort(range(CLIENTS), r), told, metrics)
+        if metrics.down:
+            asked.append(r)
+            assert set(metrics.down.values()) == {start.models.model_bytes()}  # what is proposed is sent
+            assert metrics.work["models_down"] == CLIENTS
+        if GENERAL in state.branches.names:
+            break
+    assert state.branches.names == ((TRUNK, GENERAL) if taken else (OWN, TRUNK))
+    assert asked == ([5] if taken else [5, 10])
+    if taken:
+        sizes = np.bincount(start.assignment)[None].astype(np.float64)
+        assert state.general is not None
+        assert_same(state.general, start.branches.stacks[TRUNK].average(sizes))
+
+
+def test_nothing_is_proposed_across_kin_or_too_late(view: Federation, engine: SimulatedEngine) -> None:
+    state, _ = play_both(oracle(AUTO), view, engine, 2)
+    assert oracle(replace(AUTO, rounds=state.round + WORTHWHILE - 1))._general(state) is not None
+    assert oracle(replace(AUTO, rounds=state.round + WORTHWHILE - 2))._general(state) is None
+    apart = replace(state, branches=replace(state.branches, kin=TWO_KIN))
+    assert oracle(replace(AUTO, rounds=100))._general(apart) is None
 
 
 @pytest.mark.parametrize("momentum", [0.0, 0.5])

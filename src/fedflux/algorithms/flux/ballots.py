@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.data import Cohort
-from fedflux.engine import Engine, Predictor
+from fedflux.engine import Engine, Predictor, Stack
 
 Array = NDArray[np.float64]
 
@@ -25,11 +25,15 @@ LITTLE = 0.002
 SPARED = 3
 """Ballots in a row that must spare a branch before it is dropped."""
 EARLIEST = {OWN: 0.0, TRUNK: 0.5, GENERAL: 0.5}
-"""The share of the rounds left to two branches that have passed before one is dropped: what is shared may begin worse
-than clusters' own models and end better, not the other way round."""
+"""The share of the rounds left to two branches that have passed before one is dropped: what is shared begins worse than
+clusters' own models and ends better."""
+AGAIN = 5
+"""Ballots until a general model is proposed again."""
+SETTLED = 0.02
+"""What the best mixture may have gained over as many ballots where own models go: as long as models learn quickly,
+nobody knows which of them will be best."""
 FAINT = 0.25
-"""The part in the answer up to which own models give way to a general one, where that can begin: on long runs it was
-worth more than so little of them."""
+"""The part in the answer up to which own models are hardly heard, so that a general one is proposed in their place."""
 
 
 def mixtures_of(names: Sequence[str]) -> Array:
@@ -63,6 +67,8 @@ class Ballot:
     """The round after which these branches began to differ."""
     faint: int = 0
     """Ballots in a row in which clusters' own models had a small part in the best mixture."""
+    levels: tuple[float, ...] = ()
+    """The accuracy of the best mixture in the last ballots, the latest last."""
 
     @staticmethod
     def blank(names: Sequence[str], clusters: int, begun: int) -> "Ballot":
@@ -97,12 +103,14 @@ class Ballot:
         if total > 0:
             easy = [self._spares(right, place, total) for place in range(len(self.names))]
             spared = tuple(times + 1 if spares else 0 for times, spares in zip(self.spared, easy, strict=True))
-        votes, faint = MEMORY * self.votes + right.sum(axis=1), self.faint
+        votes, faint, levels = MEMORY * self.votes + right.sum(axis=1), self.faint, self.levels
+        if total > 0:
+            levels = (*levels, float(right.sum(axis=1).max() / total))[-SPARED:]
         if total > 0 and OWN in self.names:
             part = mixtures_of(self.names)[votes.argmax(), self.names.index(OWN)]
             faint = self.faint + 1 if part <= FAINT else 0
         counted = MEMORY * self.counted + total
-        return replace(self, votes=votes, own=own, counted=counted, spared=spared, faint=faint)
+        return replace(self, votes=votes, own=own, counted=counted, spared=spared, faint=faint, levels=levels)
 
     def _spares(self, right: Array, place: int, total: float) -> bool:
         """Whether members' right answers (C × members) are clearly as many without a branch, or nearly."""
@@ -112,21 +120,34 @@ class Ballot:
         gain = right[best] - right[other]
         return bool(gain.sum() + LITTLE * total >= np.sqrt((gain**2).sum()))
 
-    def droppable(self, round: int, rounds: int, general: bool = False) -> str | None:
+    @property
+    def settled(self) -> bool:
+        """Whether models learn slowly by now."""
+        return len(self.levels) >= SPARED and self.levels[-1] - self.levels[0] < SETTLED
+
+    @property
+    def asks_for_another(self) -> bool:
+        """Whether own models have been hardly heard so long that members may as well say what they think of a general
+        one.
+        """
+        return self.settled and self.faint >= SPARED
+
+    def refused(self) -> "Ballot":
+        """The same after members preferred their own models: they are not asked again for some time."""
+        return replace(self, faint=SPARED - AGAIN)
+
+    def droppable(self, round: int, rounds: int) -> str | None:
         """The branch that the last ballots could do without, once enough of the `rounds` have shown it; of two, the one
         that leaves the better answers. Clusters keep a branch of their own.
-
-        Own models that are hardly heard go, too, where a `general` model can take their place.
         """
-        if general and self.faint >= SPARED:
-            return OWN
         mixtures, passed = mixtures_of(self.names), (round - 1 - self.begun) / (rounds - self.begun)
         found = {
             name: float(self.votes[mixtures[:, place] == 0].max())
             for place, name in enumerate(self.names)
             if self.spared[place] >= SPARED and passed >= EARLIEST[name] and set(self.names) != {name, GENERAL}
         }
-        return max(found, key=lambda name: found[name]) if found else None
+        best = max(found, key=lambda name: found[name], default=None)
+        return None if best == OWN and not self.settled else best
 
     def of_clusters(self, clusters: int) -> "Ballot":
         """The same after clusters were found anew: everybody's votes stay, those of clusters begin again."""
@@ -135,13 +156,34 @@ class Ballot:
 
 def hold(ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np.int64], engine: Engine) -> Ballot:
     """A ballot of the members, whose clusters these are, on the branches as they are."""
-    placed = np.eye(branches.clusters)[cluster]
-    columns = [branches.names.index(name) for name in ballot.names]
-    predictors = []
-    for mixture in mixtures_of(ballot.names):
-        parts = np.zeros((branches.clusters, len(branches.names)))
-        parts[:, columns] = mixture
-        predictors.append(Predictor(branches.answering, branches.weights(placed, parts)))
+    predictors = _mixtures(branches, ballot.names, mixtures_of(ballot.names), cluster)
     scores = engine.evaluate(predictors, cohort, "validation").values
     weight = np.ones(len(cohort)) if ballot.one_for_all else cohort.sizes("validation")
     return ballot.add(scores, weight, cluster)
+
+
+def prefer(
+    general: Stack, ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np.int64], engine: Engine
+) -> bool:
+    """Whether members are better served by a general model beside the shared trunk than by the best mixture of now."""
+    shown, _ = branches.beside(GENERAL, general, None)
+    now = mixtures_of(ballot.names)[ballot.votes.argmax()][None]
+    others = (TRUNK, GENERAL)
+    predictors = _mixtures(shown, ballot.names, now, cluster)
+    predictors += _mixtures(shown, others, mixtures_of(others), cluster)
+    scores = engine.evaluate(predictors, cohort, "validation").values
+    heard = ~np.isnan(scores).any(axis=0)
+    right = scores[:, heard] @ cohort.sizes("validation")[heard]
+    return bool(right[1:].max() > right[0])
+
+
+def _mixtures(branches: Branches, names: Sequence[str], mixtures: Array, cluster: NDArray[np.int64]) -> list[Predictor]:
+    """What members are asked to try: mixtures (C × names) of these branches."""
+    placed = np.eye(branches.clusters)[cluster]
+    columns = [branches.names.index(name) for name in names]
+    found = []
+    for mixture in mixtures:
+        parts = np.zeros((branches.clusters, len(branches.names)))
+        parts[:, columns] = mixture
+        found.append(Predictor(branches.answering, branches.weights(placed, parts)))
+    return found

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Averaging, RoundMetrics
 from fedflux.algorithms.flux.answers import FluxAnswers
-from fedflux.algorithms.flux.ballots import Ballot, hold
+from fedflux.algorithms.flux.ballots import Ballot, hold, prefer
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.algorithms.flux.kin import LARGEST, agree, cosines, find_kin
 from fedflux.algorithms.flux.state import Clustered
@@ -93,25 +93,38 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
             if weighed.share != state.share:
                 metrics.events.append(f"round {state.round}: the general model's part in answers is {weighed.share:g}")
             return weighed
-        return self._drop(weighed, ballot, metrics)
+        general = self._general(weighed)
+        spare = ballot.droppable(state.round, self.settings.rounds)
+        if spare is None and general is not None and ballot.asks_for_another:
+            metrics.send(cohort, down=general.model_bytes())
+            metrics.count(cohort, models_down=1)
+            if prefer(general, ballot, state.branches, cohort, cluster, engine):
+                spare = OWN
+            else:
+                weighed = replace(state, ballot=ballot.refused())
+        return weighed if spare is None else self._drop(weighed, spare, general, metrics)
 
-    def _drop(self, state: C, ballot: Ballot, metrics: RoundMetrics) -> C:
+    def _general(self, state: C) -> Stack | None:
+        """The mean of the models that share a trunk, from which one for everybody may begin.
+
+        None where groups of clusters pull apart, or where too few rounds are left to it.
+        """
+        left = self.settings.rounds - state.round + 1
+        if TRUNK not in state.branches.stacks or state.branches.kin.any() or left < WORTHWHILE:
+            return None
+        return state.branches.stacks[TRUNK].average(np.maximum(state.sizes, 1e-9)[None].astype(np.float64))
+
+    def _drop(self, state: C, spare: str, general: Stack | None, metrics: RoundMetrics) -> C:
         """Without the branch that ballots spare.
 
         Where clusters can do without models of their own although nothing sets groups of them apart, one model for all
-        of them may know still more: it takes that place, from the mean of those that share a trunk.
+        of them may know still more: it takes that place.
         """
-        left = self.settings.rounds - state.round + 1
-        room = TRUNK in state.branches.stacks and not state.branches.kin.any() and left >= WORTHWHILE
-        spare = ballot.droppable(state.round, self.settings.rounds, room)
-        if spare is None:
-            return state
         branches, velocity = state.branches.without(spare, state.velocity)
         begun, dropped = None, (*state.dropped, spare)
         metrics.events.append(f"round {state.round}: members can do without {IN_WORDS[spare]}: trained no more")
-        if spare == OWN and room:
-            mean = branches.models.average(np.maximum(state.sizes, 1e-9)[None].astype(np.float64))
-            branches, velocity = branches.beside(GENERAL, mean, velocity)
+        if spare == OWN and general is not None:
+            branches, velocity = branches.beside(GENERAL, general, velocity)
             begun = Ballot.blank(branches.names, branches.clusters, state.round - 1)
         return replace(state, branches=branches, velocity=velocity, ballot=begun, dropped=dropped)
 

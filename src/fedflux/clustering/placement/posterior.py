@@ -6,9 +6,10 @@ for cluster m against the likeliest, m*, is therefore divided by
     T = a (1 + (n₀ + n) (e_m* + e_m)) + c n,
 
 n being the number of images, e the error of what is known of a cluster: errors of estimates do not average out over
-images, and the likeliest of poorly known clusters owes something to luck, however few images there are (n₀). And where classes are far from Gaussian, one cluster's mixture may be likelier for everybody's images: to every
-cluster's log-likelihood of an image b_m is added. All of it, a, c and b, is learned: members' validation parts, and
-small pieces of them, are clients with known answers.
+images, and the likeliest of poorly known clusters owes something to luck, however few images there are (n₀). And where
+classes are far from Gaussian, one cluster's mixture may be likelier for everybody's images: to every cluster's
+log-likelihood of an image b_m is added. All of it, a, c and b, is learned: members' validation parts, and small pieces
+of them, are clients with known answers.
 """
 
 from dataclasses import dataclass
