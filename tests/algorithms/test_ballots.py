@@ -175,6 +175,9 @@ def test_where_own_models_are_hardly_heard_members_are_asked_about_another_now_a
             asked.append(number)
             ballot = ballot.refused()
     assert asked == [SPARED, SPARED + AGAIN, SPARED + 2 * AGAIN]
+    loud = cast(cast(blank, faint, SPARED).refused(), (90, 0, 0, 0, 0))
+    assert loud.faint == SPARED - AGAIN  # nor sooner where own models were heard in between
+    assert Ballot.blank(PAIR, 2, 10).droppable(12, 10) is None  # beyond the last round
     half = np.array([0.1, 0.2, 0.9, 0.3, 0.5])
     assert not any(cast(blank, half, times).asks_for_another for times in range(9))
     again = cast(cast(cast(blank, faint, SPARED - 1), 9 * half), 90 * faint, SPARED - 1)
@@ -273,6 +276,10 @@ def test_kin_agree_where_they_pull_the_same_way() -> None:
     assert agree(alike([0, 0, 1, 1]), kin)
     assert not agree(alike([0, 0, 1, 1], within=0.4), kin)
     assert not agree(alike([0, 1, 2, 3]), np.arange(4))  # nobody has kin
+    large = np.array([0] * 8 + [1] * 2)
+    cosine = alike(large.tolist(), within=0.9)
+    cosine[8, 9] = cosine[9, 8] = -0.8
+    assert not agree(cosine, large)  # each group for itself
 
 
 def test_updates_are_compared_by_clusters_means() -> None:

@@ -11,9 +11,11 @@ from tests.algorithms.playing import SETTINGS, engine_of, play, saved, small
 
 import fedflux
 from fedflux.algorithms import Flux, Settings
+from fedflux.algorithms.check_engines import WrappedEngine
 from fedflux.algorithms.checks import check_labels_stay_out, check_resumes
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe_all
 from fedflux.descriptors.discriminant import BREADTH
+from fedflux.descriptors.queries import AskDescriptor
 from fedflux.descriptors.wire import client_bytes, to_arrays
 
 DISCRIMINANT = DescriptorSettings(components=5, projector="discriminant")
@@ -72,6 +74,29 @@ def test_by_default_the_projector_is_chosen_by_how_few_examples_there_are(fracti
     # what told that examples are few is paid for
     assert chosen.up == expected.up + (client_bytes(told.descriptors) if again else 0)
     assert (chosen.forward, chosen.down) == (expected.forward + again, expected.down)
+
+
+@pytest.mark.parametrize(("silent", "finer"), [(1, True), (2, False)])
+def test_where_many_fall_silent_the_first_descriptions_count(silent: int, finer: bool) -> None:
+    class Falling(WrappedEngine):
+        """Some members do not describe themselves a second time."""
+
+        times = 0
+
+        def ask(self, query, clients, models=None):
+            if isinstance(query, AskDescriptor):
+                self.times += 1
+                clients = clients.only(list(clients)[silent:]) if self.times == 2 else clients
+            return self.inner.ask(query, clients, models)
+
+    view = small("pygx", level=4, clients=10, fraction=0.3)
+    engine: Any = Falling(engine_of(view))
+    cohort = view.cohort(range(10), 1)
+    found = describe_all(engine.initial(), cohort, cohort, engine, DescriptorSettings(components=5, projector="auto"))
+    assert found is not None
+    assert engine.times == 2
+    assert found[1].clients == tuple(range(silent if finer else 0, 10))
+    assert (found[0].scatter_bytes > 0) == finer
 
 
 def test_late_clients_are_described_with_the_same_projector() -> None:

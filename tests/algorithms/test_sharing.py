@@ -396,19 +396,23 @@ def test_no_general_model_begins_too_late_or_across_kin(view: Federation, engine
 class Told(WrappedEngine):
     """Scores members as a test wants: a ballot that hears a quarter of own models, then what would take their place."""
 
-    instead = 0.9
+    instead, alone = 0.9, 0.1
 
     def evaluate(self, predictors, cohort, split):
-        scores = [0.1, 0.2, 0.3, 0.8, 0.5] if len(predictors) == 5 else [0.8, 0.1, 0.1, self.instead, 0.1, 0.1]
+        scores = [0.1, 0.2, 0.3, 0.8, 0.5]
+        if len(predictors) > 5:  # what answers now, the trunk alone, then mixtures with the general model
+            assert [bool(one.weights[:, -1].any()) for one in predictors] == [False, False, True, True, True, True]
+            np.testing.assert_allclose(predictors[0].weights[:, :4].sum(axis=1), 0.25)
+            scores = [0.8, self.alone, 0.1, self.instead, 0.1, 0.1]
         return Scores(np.tile(np.array(scores)[:, None], (1, len(cohort))))
 
 
-@pytest.mark.parametrize("instead", [0.9, 0.8, 0.3])
+@pytest.mark.parametrize(("instead", "alone", "taken"), [(0.9, 0.1, True), (0.8, 0.1, False), (0.3, 0.9, False)])
 def test_members_may_prefer_a_general_model_to_own_ones_that_are_hardly_heard(
-    instead: float, view: Federation, engine: SimulatedEngine
+    instead: float, alone: float, taken: bool, view: Federation, engine: SimulatedEngine
 ) -> None:
-    told, taken = Told(engine), instead > 0.8
-    told.instead = instead
+    told = Told(engine)
+    told.instead, told.alone = instead, alone
     algorithm = oracle(replace(AUTO, rounds=100))
     start, _ = play_both(algorithm, view, engine, 2)
     state, asked = start, []

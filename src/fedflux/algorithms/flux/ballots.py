@@ -3,7 +3,7 @@
 Members vote before they train, so that their clusters' models know them no better than those of clients that stay away.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -108,7 +108,7 @@ class Ballot:
             levels = (*levels, float(right.sum(axis=1).max() / total))[-SPARED:]
         if total > 0 and OWN in self.names:
             part = mixtures_of(self.names)[votes.argmax(), self.names.index(OWN)]
-            faint = self.faint + 1 if part <= FAINT else 0
+            faint = self.faint + 1 if part <= FAINT else min(self.faint, 0)
         counted = MEMORY * self.counted + total
         return replace(self, votes=votes, own=own, counted=counted, spared=spared, faint=faint, levels=levels)
 
@@ -140,11 +140,11 @@ class Ballot:
         """The branch that the last ballots could do without, once enough of the `rounds` have shown it; of two, the one
         that leaves the better answers. Clusters keep a branch of their own.
         """
-        mixtures, passed = mixtures_of(self.names), (round - 1 - self.begun) / (rounds - self.begun)
+        mixtures, passed, total = mixtures_of(self.names), round - 1 - self.begun, rounds - self.begun
         found = {
             name: float(self.votes[mixtures[:, place] == 0].max())
             for place, name in enumerate(self.names)
-            if self.spared[place] >= SPARED and passed >= EARLIEST[name] and set(self.names) != {name, GENERAL}
+            if self.spared[place] >= SPARED and passed >= EARLIEST[name] * total and set(self.names) != {name, GENERAL}
         }
         best = max(found, key=lambda name: found[name], default=None)
         return None if best == OWN and not self.settled else best
@@ -165,20 +165,23 @@ def hold(ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np
 def prefer(
     general: Stack, ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np.int64], engine: Engine
 ) -> bool:
-    """Whether members are better served by a general model beside the shared trunk than by the best mixture of now."""
+    """Whether members are better served by a mixture with a general model than by what answers them now, and than by
+    the shared trunk alone.
+    """
     shown, _ = branches.beside(GENERAL, general, None)
-    now = mixtures_of(ballot.names)[ballot.votes.argmax()][None]
     others = (TRUNK, GENERAL)
-    predictors = _mixtures(shown, ballot.names, now, cluster)
-    predictors += _mixtures(shown, others, mixtures_of(others), cluster)
+    predictors = _mixtures(shown, ballot.names, [ballot.parts()], cluster)
+    predictors += _mixtures(shown, others, mixtures_of(others), cluster)  # the first is the trunk alone
     scores = engine.evaluate(predictors, cohort, "validation").values
     heard = ~np.isnan(scores).any(axis=0)
     right = scores[:, heard] @ cohort.sizes("validation")[heard]
-    return bool(right[1:].max() > right[0])
+    return bool(right[2:].max() > right[:2].max())
 
 
-def _mixtures(branches: Branches, names: Sequence[str], mixtures: Array, cluster: NDArray[np.int64]) -> list[Predictor]:
-    """What members are asked to try: mixtures (C × names) of these branches."""
+def _mixtures(
+    branches: Branches, names: Sequence[str], mixtures: Iterable[Array], cluster: NDArray[np.int64]
+) -> list[Predictor]:
+    """What members are asked to try: mixtures of these branches, the same for all clusters or a row for each."""
     placed = np.eye(branches.clusters)[cluster]
     columns = [branches.names.index(name) for name in names]
     found = []

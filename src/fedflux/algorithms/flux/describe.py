@@ -19,6 +19,8 @@ from fedflux.descriptors.wire import client_bytes, completed, from_arrays, join_
 from fedflux.engine import Answers, Engine, Stack
 from fedflux.operations import Arrays
 
+ANSWERS = 0.9
+"""The share of members that must describe themselves once more for the finer projector to be taken."""
 FEW = 10
 """Distinct examples a class, typically, below which the discriminant projector is worth its bytes."""
 
@@ -88,11 +90,13 @@ def describe_all(
     found = _describe_under(bounds, reference, cohort, told_by, engine, settings)
     if found is None or settings.projector != "auto" or too_few(found[1].descriptors, settings) is None:
         return found
-    finer = _describe_under(bounds, reference, cohort, told_by, engine, replace(settings, projector="discriminant"))
-    if finer is None:
+    first = found[1]
+    kept = None if bounds is None else {client: bounds[client] for client in first.clients}
+    finer = _describe_under(kept, reference, cohort, told_by, engine, replace(settings, projector="discriminant"))
+    if finer is None or len(finer[1].clients) < ANSWERS * len(first.clients):
         return found
     extractor, told = finer
-    return replace(extractor, earlier_bytes=client_bytes(found[1].descriptors)), told
+    return replace(extractor, earlier_bytes=client_bytes(first.descriptors)), told
 
 
 def _describe_under(
@@ -119,7 +123,9 @@ def _describe_under(
 
 
 def fit_extractor(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Extractor | None:
-    """S1 and S2 alone: bounds from everyone that answers, then the projector that everyone derives from them."""
+    """S1 and S2 alone: bounds from everyone that answers, then the projector that everyone derives from them; under
+    `auto`, the paper's.
+    """
     bounds = _ask_bounds(reference, cohort, engine, settings)
     return _extractor(reference, cohort, engine, settings, bounds, frozenset())
 

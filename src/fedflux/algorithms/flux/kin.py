@@ -44,9 +44,11 @@ def find_kin(cosine: NDArray[np.float64]) -> NDArray[np.int64]:
 
 
 def agree(cosine: NDArray[np.float64], kin: NDArray[np.int64]) -> bool:
-    """Whether clusters of one kin pull the same way, on average."""
-    pairs = (kin[:, None] == kin[None]) & ~np.eye(len(kin), dtype=np.bool_)
-    return bool(pairs.any() and cosine[pairs].mean() >= TOGETHER)
+    """Whether the clusters of every kin pull the same way, on average; not where nobody has kin."""
+    others = ~np.eye(len(kin), dtype=np.bool_)
+    groups = [np.outer(kin == number, kin == number) & others for number in np.unique(kin)]
+    means = [float(cosine[pairs].mean()) for pairs in groups if pairs.any()]
+    return bool(means) and min(means) >= TOGETHER
 
 
 def _split(cosine: NDArray[np.float64], members: NDArray[np.int64]) -> list[NDArray[np.int64]]:

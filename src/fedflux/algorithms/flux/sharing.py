@@ -65,7 +65,7 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
     ) -> Branches:
         """All branches from one model; who shares a trunk is told by what the last round's members made of it."""
         stacks = {name: model.take([0] * (1 if name == GENERAL else clusters)) for name in names}
-        if self.settings.sharing != "auto" or not 2 < clusters <= LARGEST:
+        if self.settings.sharing != "auto" or TRUNK not in names or not 2 < clusters <= LARGEST:
             return Branches(stacks, np.zeros(clusters, dtype=np.int64))
         kin = find_kin(update.cosines(assignment, clusters))
         whole = bool(kin.any()) and agree(update.cosines(assignment, clusters, engine.head_names), kin)
@@ -93,9 +93,9 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
             if weighed.share != state.share:
                 metrics.events.append(f"round {state.round}: the general model's part in answers is {weighed.share:g}")
             return weighed
-        general = self._general(weighed)
         spare = ballot.droppable(state.round, self.settings.rounds)
-        if spare is None and general is not None and ballot.asks_for_another:
+        general = self._general(weighed) if spare == OWN or ballot.asks_for_another else None
+        if spare is None and general is not None:
             metrics.send(cohort, down=general.model_bytes())
             metrics.count(cohort, models_down=1)
             if prefer(general, ballot, state.branches, cohort, cluster, engine):

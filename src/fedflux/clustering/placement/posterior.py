@@ -21,11 +21,11 @@ from scipy.optimize import minimize
 
 from fedflux.clustering.placement.mixtures import Array
 
-BASE, DOUBT = 1.7, 0.5
+BASE, DOUBT = 1.8, 0.5
 """What a is before anything was tried, and how sure that is (a deviation of its logarithm)."""
 GROWTH = 0.05
 """The size of c that nothing has spoken for yet."""
-LUCK = 20.0
+LUCK = 10.0
 """n₀."""
 BASES = np.exp(np.linspace(np.log(0.5), np.log(12.0), 23))
 GROWTHS = (0.0, 0.003, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64)
