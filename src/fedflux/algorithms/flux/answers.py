@@ -140,6 +140,7 @@ class FluxAnswers(Method, Generic[C]):
             "by_cluster": state.parts,
             "branches": list(state.branches.names),
             "kin": state.branches.kin,
+            "whole": state.branches.whole,
             "dropped": list(state.dropped),
         }
         return {"cluster_round": state.cluster_round, "releases": 1, "sharing_parts": parts, **told}

@@ -208,7 +208,7 @@ function unseenPart(view, add) {
 function sharingPart(view, add) {
   const { sharing } = view.run;
   if (!sharing) return [];
-  const groups = sharing.groups.length > 1 && `Groups of clusters whose members pulled apart share a trunk each: ${
+  const groups = sharing.groups.length > 1 && `Groups of clusters whose members pulled apart share a ${sharing.whole ? "model" : "trunk"} each: ${
     sharing.groups.map((group) => `{${group.join(", ")}}`).join(" and ")}.`;
   const gone = sharing.dropped.length > 0 && `Members could do without, and trained no more: ${sharing.dropped.join("; ")}.`;
   const what = ["Models of several kinds are trained for every cluster; members' validation parts say how much of each answers.",

@@ -19,6 +19,7 @@ def sharing(result: Mapping[str, Any], rounds: Sequence[Mapping[str, Any]]) -> d
         "rounds": [number for number, _ in heard],
         "parts": {WORDS[name]: [digits(parts.get(name, 0.0), 3) for _, parts in heard] for name in names},
         "groups": _groups(told.get("kin")),
+        "whole": told.get("whole") is True,
         "dropped": [WORDS[name] for name in told.get("dropped") or [] if name in WORDS],
     }
 
