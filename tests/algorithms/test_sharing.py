@@ -407,7 +407,9 @@ class Told(WrappedEngine):
         return Scores(np.tile(np.array(scores)[:, None], (1, len(cohort))))
 
 
-@pytest.mark.parametrize(("instead", "alone", "taken"), [(0.9, 0.1, True), (0.8, 0.1, False), (0.3, 0.9, False)])
+@pytest.mark.parametrize(
+    ("instead", "alone", "taken"), [(0.9, 0.1, True), (0.795, 0.1, True), (0.785, 0.1, False), (0.9, 0.95, False)]
+)
 def test_members_may_prefer_a_general_model_to_own_ones_that_are_hardly_heard(
     instead: float, alone: float, taken: bool, view: Federation, engine: SimulatedEngine
 ) -> None:
