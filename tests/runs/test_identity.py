@@ -215,7 +215,17 @@ def test_a_preset_leaves_no_trace_but_the_settings_it_sets(name: str, algorithm:
 def test_the_papers_flux_is_told_apart_by_what_it_sets() -> None:
     paper, plain = make_config({"preset": "paper"}), make_config({})
     assert identity(paper, "data") != identity(plain, "data")
-    assert label(paper) == "flux (assignment euclidean, clusterer adaptive-dbscan, late place, projector synthetic, sharing none)"
+    settings = "assignment euclidean, clusterer adaptive-dbscan, late place, projector synthetic, sharing none"
+    assert label(paper) == f"flux ({settings})"
     assert group(paper, "data") == group(plain, "data")
     old = identity(make_config({"preset": "0.1"}), "data")
     assert old == "bfae508f1ad1e90bd088f39d56b86b67" != identity(plain, "data")  # runs of 0.1 are found under it
+
+
+def test_rules_that_changed_part_new_runs_from_old_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    default, none = make_config({}), make_config({"sharing": "none", "assignment": "calibrated"})
+    before = [identity(config, "data") for config in (default, none)]
+    monkeypatch.setattr("fedflux.runs.identity.REVISED", {("sharing", "auto"): 99})
+    after = [identity(config, "data") for config in (default, none)]
+    assert after[0] != before[0]
+    assert after[1] == before[1]
