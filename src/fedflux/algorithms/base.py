@@ -192,7 +192,7 @@ class Algorithm(Protocol[S]):
         """The server's models, by the name of the file that they are saved under."""
 
     def summary(self, state: S) -> Mapping[str, Any]:
-        """What else a result says of the run: `cluster_round`, `sharing`, `releases`, …."""
+        """What else a result says of the run: `cluster_round`, `sharing_parts`, `releases`, …."""
 
 
 class Method:
