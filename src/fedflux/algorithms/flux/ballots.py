@@ -136,7 +136,7 @@ class Ballot:
         return self.settled and self.faint >= SPARED
 
     def refused(self) -> "Ballot":
-        """The same after members preferred their own models: they are not asked again for some time."""
+        """The same after a general model would have cost members too much: it is not proposed again for some time."""
         return replace(self, faint=SPARED - AGAIN)
 
     def droppable(self, round: int, rounds: int) -> str | None:
@@ -165,7 +165,7 @@ def hold(ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np
     return ballot.add(scores, weight, cluster)
 
 
-def prefer(
+def general_may_begin(
     general: Stack, ballot: Ballot, branches: Branches, cohort: Cohort, cluster: NDArray[np.int64], engine: Engine
 ) -> bool:
     """Whether a general model may take the place of own models: a mixture with it serves members nearly as well as what

@@ -2,8 +2,8 @@
 
 Clusters that merely differ (other colours, other annotators) move the layers before the last one alike. Where they
 conflict (digits turned upside down), two groups of clusters pull apart, each as one. That is Sattler's sign of clients
-that belong apart (CFL, 2021), asked here of clusters, whose mean updates have little noise. Where a group agrees on the
-last layer as well (the same names for the same things), its clusters may share that, too.
+that belong apart (CFL, 2021), asked here of clusters, whose mean updates have little noise. Where groups agree on the
+last layer as well (the same names for the same things), their clusters may share that, too.
 """
 
 import numpy as np

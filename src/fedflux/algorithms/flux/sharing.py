@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Averaging, RoundMetrics
 from fedflux.algorithms.flux.answers import FluxAnswers
-from fedflux.algorithms.flux.ballots import Ballot, hold, prefer
+from fedflux.algorithms.flux.ballots import Ballot, general_may_begin, hold
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.algorithms.flux.kin import LARGEST, agree, cosines, find_kin
 from fedflux.algorithms.flux.state import Clustered
@@ -98,7 +98,7 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
         if spare is None and general is not None:
             metrics.send(cohort, down=general.model_bytes())
             metrics.count(cohort, models_down=1)
-            if prefer(general, ballot, state.branches, cohort, cluster, engine):
+            if general_may_begin(general, ballot, state.branches, cohort, cluster, engine):
                 spare = OWN
             else:
                 weighed = replace(state, ballot=ballot.refused())
