@@ -12,11 +12,16 @@ from fedflux.errors import FedfluxError
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Images x of shape (N, channels, height, width), labels y, and, in data that is split already, whose they are."""
+    """Images x of shape (N, channels, height, width), labels y, and, in data that is split already, whose they are.
+
+    `group` says which records belong together (a patient, a recording, a device): equal numbers are one group, in the
+    training and the test part alike. Only equality counts, and only within a client.
+    """
 
     x: NDArray[np.generic]
     y: NDArray[np.int64]
     client: NDArray[np.int64] | None = None
+    group: NDArray[np.int64] | None = None
 
     def __len__(self) -> int:
         return len(self.y)
@@ -57,7 +62,7 @@ class Dataset:
         """SHA-256 over every array: two datasets with one checksum give the same runs."""
         digest = sha256()
         for examples in (self.train, self.test):
-            for array in (examples.x, examples.y, examples.client):
+            for array in (examples.x, examples.y, examples.client, examples.group):
                 if array is not None:
                     digest.update(f"{array.dtype.str}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).data)
@@ -93,6 +98,13 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
         raise FedfluxError(f"{where}: label {int(y[row])} of example {row} is outside 0 to {dataset.classes - 1}")
     if examples.client is not None and len(examples.client) != len(y):
         raise FedfluxError(f"{where}: {len(y)} labels but {len(examples.client)} client ids")
+    if examples.group is not None and examples.group.shape != (len(y),):
+        raise FedfluxError(f"{where}: {len(y)} labels but group ids of shape {examples.group.shape}")
+    if examples.group is not None and not np.issubdtype(examples.group.dtype, np.integer):
+        raise FedfluxError(f"{where}: group ids of type {examples.group.dtype}; give integers")
+    if len(examples) and (examples.group is None) != (dataset.train.group is None):
+        known, other = ("training", "test") if examples.group is None else ("test", "training")
+        raise FedfluxError(f"{dataset.name}: the {known} part has groups, but the {other} part has none; give both")
 
 
 def _check_clients(dataset: Dataset) -> None:

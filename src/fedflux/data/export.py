@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from fedflux.data import Federation, Split
 from fedflux.data.partition import Partition
 from fedflux.data.shifts.appearance import Look
@@ -14,7 +16,10 @@ SPLITS: tuple[Split, ...] = ("train", "validation", "test")
 
 
 def export_federation(federation: Federation, how: Partition, folder: Path) -> dict[str, Any]:
-    """Write every client's splits (x_train, y_train, …), then the manifest, which so marks a whole export."""
+    """Write every client's splits (x_train, y_train, …, group_train where records have one), then the manifest.
+
+    The manifest so marks a whole export.
+    """
     (folder / MANIFEST).unlink(missing_ok=True)
     for earlier in folder.glob("client_*.npz"):
         earlier.unlink()
@@ -25,6 +30,9 @@ def export_federation(federation: Federation, how: Partition, folder: Path) -> d
         for split in SPLITS:
             data = federation.materialise(k, split).repeated()
             arrays |= {f"x_{split}": data.x.numpy(), f"y_{split}": data.y.numpy()}
+            group = federation.groups(k, split)
+            if group is not None:
+                arrays[f"group_{split}"] = np.tile(group, federation.copies(split))
         write_npz(folder / name, arrays)
         clients.append(
             {

@@ -126,7 +126,7 @@ class Federation:
     def chunks(self, first: int, last: int, count: int) -> "Federation":
         """The same clients with chunks `first` to `last` − 1 of their training examples, which are cut into `count`.
 
-        Chunks are disjoint, copies of an example included. Asked again it is the same object.
+        Chunks are disjoint, copies of an example and records of a group included. Asked again it is the same object.
         """
         return self._kept("_part", first, last, count)
 
@@ -206,6 +206,11 @@ class Federation:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
         return rows
 
+    def groups(self, client: int, split: Split) -> NDArray[np.int64] | None:
+        """The group of each of a client's stored examples, None where the data knows of none. Makes no image."""
+        source = self.dataset.test if split == "test" else self.dataset.train
+        return None if source.group is None else source.group[self.source_rows(client, split)]
+
     def labels(self, client: int, split: Split) -> NDArray[np.int64]:
         """The labels of a client's stored examples as it gives them, without making any image."""
         if self._is_derived:
@@ -252,7 +257,9 @@ class Federation:
     def _chosen(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of the training examples that a sample or a chunk holds."""
         if self.part is not None:
-            return chunk_positions(rows, *self.part, stream(self.seed, "chunks", client=client))
+            group = self.dataset.train.group
+            unit = rows if group is None else group[rows]
+            return chunk_positions(unit, *self.part, stream(self.seed, "chunks", client=client))
         if self.most is None or len(rows) <= self.most:
             return np.arange(len(rows))
         return np.sort(stream(self.seed, "limited", client=client).choice(len(rows), self.most, replace=False))

@@ -33,6 +33,9 @@ class Holding(Protocol):
     def rows(self, split: Split) -> NDArray[np.int64]:
         """What each stored example is a copy of: equal numbers are equal examples."""
 
+    def groups(self, split: Split) -> NDArray[np.int64] | None:
+        """The group of each stored example (a patient, a recording, a device), None where the data knows of none."""
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """The labels of the stored examples; a client without labels has none to tell."""
 
@@ -64,6 +67,10 @@ class ClientHolding:
         """The source rows of the stored examples."""
         return self.cohort.federation.source_rows(self.client, split)
 
+    def groups(self, split: Split) -> NDArray[np.int64] | None:
+        """As the data gives them."""
+        return self.cohort.federation.groups(self.client, split)
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """As the client gives them."""
         return self.cohort.federation.labels(self.client, split)
@@ -80,6 +87,7 @@ class LooseHolding:
     features: Features
     client: int
     classes: int = 0
+    group: NDArray[np.int64] | None = None
 
     def size(self, split: Split) -> int:
         """How many images, copies included."""
@@ -92,6 +100,10 @@ class LooseHolding:
     def rows(self, split: Split) -> NDArray[np.int64]:
         """A number for every image, the same for equal ones."""
         return np.array([hash(image.tobytes()) for image in self.features.x.cpu().numpy()], dtype=np.int64)
+
+    def groups(self, split: Split) -> NDArray[np.int64] | None:
+        """As they were given."""
+        return self.group
 
     def labels(self, split: Split) -> NDArray[np.int64]:
         """There are none."""

@@ -177,7 +177,9 @@ class _Rows:
     def _dealt(self, client: int) -> ClientRows:
         assert self.shares is not None
         train, test = self.shares
-        mine, validation = split_validation(train[client], VALIDATION_SHARE, self.how.seed, client)
+        mine, validation = split_validation(
+            train[client], VALIDATION_SHARE, self.how.seed, client, self.dataset.train.group
+        )
         y = self.dataset.train.y
         parts = {"train": (mine, y), "validation": (validation, y), "test": (test[client], self.dataset.test.y)}
         rows = {}
@@ -203,6 +205,7 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen:
         tests,
         how.seed,
         VALIDATION_SHARE,
+        train.group,
     )
     return _Rows(dataset, how, patterns, None, drawn, unseen)
 
@@ -281,11 +284,14 @@ def _deal(dataset: Dataset, how: Partition, clients: int) -> tuple[list[Rows], l
         return [_fraction(rows, how, k) for k, rows in enumerate(shares[0])], shares[1]
     subset = _fraction(np.arange(len(train)), how, 0)
     if how.shift == "dirichlet":
+        if train.group is not None:
+            raise FedfluxError(f"dirichlet deals classes record by record; {dataset.name} has groups, which stay whole")
         alpha = how.alpha if how.alpha is not None else DIRICHLET_ALPHA[how.level]
         by_class, test_rows = deal_dirichlet((train.y[subset], test.y), dataset.classes, clients, how.seed, alpha)
         return [subset[rows] for rows in by_class], test_rows
-    shares_train = deal_shares(len(subset), clients, how.seed, "train", how.quantity_skew)
-    return [subset[rows] for rows in shares_train], deal_shares(len(test), clients, how.seed, "test")
+    group = None if train.group is None else train.group[subset]
+    shares_train = deal_shares(len(subset), clients, how.seed, "train", how.quantity_skew, group)
+    return [subset[rows] for rows in shares_train], deal_shares(len(test), clients, how.seed, "test", group=test.group)
 
 
 def _fraction(rows: Rows, how: Partition, client: int) -> Rows:

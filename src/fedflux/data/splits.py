@@ -22,16 +22,37 @@ def stratified_test_rows(y: NDArray[np.int64], share: float, seed: int = 0) -> t
     return np.sort(np.concatenate(train)), np.sort(np.concatenate(test))
 
 
+def whole_groups(group: Rows, y: NDArray[np.int64], share: float, rng: np.random.Generator) -> NDArray[np.bool_]:
+    """Which records to cut off: whole groups, about `share` (below one half) of the records of every class.
+
+    Groups come in random order, and one is taken where that brings the class counts nearer to those wanted. None is
+    where every group is too large for that; all never are.
+    """
+    number = np.unique(group, return_inverse=True)[1].reshape(-1)
+    held = np.zeros((number.max(initial=-1) + 1, y.max(initial=-1) + 1))
+    np.add.at(held, (number, y), 1)
+    missing = share * held.sum(axis=0)
+    taken = np.zeros(len(held), bool)
+    for one in rng.permutation(len(held)):
+        rest = missing - held[one]
+        if rest @ rest < missing @ missing:
+            missing, taken[one] = rest, True
+    return taken[number]
+
+
 def hold_out(examples: Examples) -> tuple[Examples, Examples]:
     """Training and test part, 20 % of every class in test, cut within each client where clients are known.
 
     Where every class is too small for that, the 20 % (at least one example) are drawn across classes, so that only a
-    client with a single example has no test part.
+    client with a single example has no test part. Groups stay whole: about 20 % of each class, at least one group.
     """
     owner = np.zeros(len(examples), np.int64) if examples.client is None else examples.client
     in_test = np.zeros(len(examples), bool)
     for client in np.unique(owner):
         rows = np.flatnonzero(owner == client)
+        if examples.group is not None:
+            in_test[rows] = _test_groups(examples.group[rows], examples.y[rows], int(client))
+            continue
         _, chosen = stratified_test_rows(examples.y[rows], TEST_SHARE)
         if len(chosen) == 0 and len(rows) > 1:
             size = max(1, round(TEST_SHARE * len(rows)))
@@ -40,6 +61,13 @@ def hold_out(examples: Examples) -> tuple[Examples, Examples]:
     return _select(examples, ~in_test), _select(examples, in_test)
 
 
+def _test_groups(group: Rows, y: NDArray[np.int64], client: int) -> NDArray[np.bool_]:
+    chosen = whole_groups(group, y, TEST_SHARE, stream(0, "test groups", client=client))
+    ids, sizes = np.unique(group, return_counts=True)
+    return chosen if chosen.any() or len(ids) < 2 else group == ids[sizes.argmin()]
+
+
 def _select(examples: Examples, mask: NDArray[np.bool_]) -> Examples:
     client = None if examples.client is None else examples.client[mask]
-    return Examples(examples.x[mask], examples.y[mask], client)
+    group = None if examples.group is None else examples.group[mask]
+    return Examples(examples.x[mask], examples.y[mask], client, group)

@@ -30,7 +30,8 @@ class Descriptors:
     count: NDArray[np.int64]
     """(K, groups): examples behind each mean."""
     effective: NDArray[np.float64]
-    """(K, groups): Kish's effective count, smaller than `count` where a client holds copies of examples."""
+    """(K, groups): Kish's effective count, smaller than `count` where a client holds copies of examples, or
+    several records of a group."""
     noise: NDArray[np.float64]
     """(K, groups): known variance that privacy added to each coordinate of the means."""
     validation_mean: NDArray[np.float64]
@@ -157,18 +158,35 @@ def join_descriptors(parts: Sequence[Descriptors]) -> Descriptors:
 
 
 def effective_counts(
-    rows: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int | None
+    rows: NDArray[np.int64],
+    labels: NDArray[np.int64] | None,
+    classes: int | None,
+    group: NDArray[np.int64] | None = None,
+    within: float = 1.0,
+    overall: float = 1.0,
 ) -> NDArray[np.float64]:
-    """Kish's n²/Σc² for everything and for each class, c being the copies a client holds of each distinct example."""
-    number, copies = np.unique(rows, return_inverse=True, return_counts=True)[1:]
-    counts = _kish(np.zeros(len(copies), dtype=np.int64), copies, 1)
+    """Kish's n²/Σc² for everything and for each class, c being the copies a client holds of each distinct example.
+
+    Where records belong to groups of m, whose records correlate by ρ, it is n²/(Σc² + ρ(Σm² − Σc²)): ρ is `overall` for
+    everything and `within` for each class (`descriptors.groups`).
+    """
+    counts, squares = _squares(rows, labels, classes)
+    if group is not None:
+        rho = np.full(len(counts), within)
+        rho[0] = overall
+        squares = squares + rho * np.maximum(_squares(group, labels, classes)[1] - squares, 0)
+    return np.asarray(counts**2 / np.maximum(squares, 1.0))
+
+
+def _squares(
+    unit: NDArray[np.int64], labels: NDArray[np.int64] | None, classes: int | None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Σc and Σc² over units of c examples, for everything and for each class."""
+    number, sizes = np.unique(unit, return_inverse=True, return_counts=True)[1:]
+    counts, squares = (np.array([power.sum()], dtype=np.float64) for power in (sizes, sizes**2))
     if labels is None or classes is None:
-        return counts
-    keys, copies_of_class = np.unique(labels * len(copies) + number.reshape(-1), return_counts=True)
-    return np.concatenate([counts, _kish(keys // max(len(copies), 1), copies_of_class, classes)])
-
-
-def _kish(group: NDArray[np.int64], copies: NDArray[np.int64], groups: int) -> NDArray[np.float64]:
-    """(Σc)²/Σc² by group, 0 where a group is empty."""
-    total, squares = (np.bincount(group, weights=power, minlength=groups) for power in (copies, copies**2))
-    return np.asarray(total**2 / np.maximum(squares, 1.0))
+        return counts, squares
+    keys, of_class = np.unique(labels * len(sizes) + number.reshape(-1), return_counts=True)
+    label = keys // max(len(sizes), 1)
+    parts = [np.bincount(label, weights=power, minlength=classes) for power in (of_class, of_class**2)]
+    return np.concatenate([counts, parts[0]]), np.concatenate([squares, parts[1]])

@@ -17,8 +17,9 @@ from fedflux.descriptors.bounds import Bounds, LatentRange, client_bounds
 from fedflux.descriptors.checks import bounds_fault, descriptor_fault, finite_fault, shape_fault, wide_faults
 from fedflux.descriptors.descriptor import Descriptors, effective_counts, make_descriptors
 from fedflux.descriptors.discriminant import BREADTH, Scatter, ScatterStatistic, client_scatter
+from fedflux.descriptors.groups import counted, group_pass
 from fedflux.descriptors.moments import MomentStatistic, moments
-from fedflux.descriptors.privacy import mechanism
+from fedflux.descriptors.privacy import mechanism, units
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.privacy.release import ReleaseStatistic
 from fedflux.descriptors.projector import Projector, fit_projector
@@ -94,7 +95,7 @@ class AskScatter(AskedAlone):
         """Two symmetric matrices, a vector and two counts, in single precision."""
         if seen.sums[0] is None:
             raise NothingToTellError("it holds no training examples")
-        distinct = effective_counts(held.rows("train"), None, None)[0]
+        distinct = effective_counts(held.rows("train"), None, None, held.groups("train"))[0]
         found = client_scatter(seen.sums[0], float(distinct))
         lower = np.tril_indices(len(found.first))
         return {
@@ -158,14 +159,17 @@ class AskDescriptor(AskedAlone):
 
     def passes(self) -> Sequence[Pass]:
         """Of the training part by class, and of the validation part as a whole."""
-        if self.released:
+        privacy = self.privacy
+        if self.released and privacy is not None:
             return (
-                Pass("train", ReleaseStatistic(self.projector, self.classes), chosen=mechanism.distinct("train")),
-                Pass("validation", ReleaseStatistic(self.projector, None), False, mechanism.only_validation),
+                Pass("train", ReleaseStatistic(self.projector, self.classes), chosen=units.chosen("train", privacy)),
+                Pass("validation", ReleaseStatistic(self.projector, None), False, units.only_validation(privacy)),
             )
         return (
             Pass("train", MomentStatistic(self.projector, self.classes)),
             Pass("validation", MomentStatistic(self.projector, None), labelled=False),
+            group_pass(self.projector, "train"),
+            group_pass(self.projector, "validation"),
         )
 
     def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
@@ -182,11 +186,11 @@ class AskDescriptor(AskedAlone):
         return to_arrays(exact)
 
     def _exact(self, held: Holding, seen: Seen) -> Descriptors:
-        train, validation = seen.sums
+        train, validation, reduced, reduced_validation = seen.sums
         found = moments(train, held.copies("train"))
-        effective = effective_counts(held.rows("train"), held.labels("train"), self.classes)
+        effective = counted(held, "train", self.classes, reduced)
         apart = None if validation is None else moments(validation)
-        distinct = effective_counts(held.rows("validation"), None, None)[0]
+        distinct = counted(held, "validation", None, reduced_validation)[0]
         made = make_descriptors([found], [effective], [apart], self.full_covariance)
         count = np.floor(np.array([distinct])).astype(np.int64)
         return replace(made, validation_count=count)
@@ -215,10 +219,10 @@ class AskUnlabelled(AskedAlone):
     def passes(self) -> Sequence[Pass]:
         """Of the images."""
         projector = self.described.projector
-        if self.described.released:
+        if self.described.released and self.privacy is not None:
             statistic = ReleaseStatistic(projector, None)
-            return (Pass(self.split, statistic, False, mechanism.distinct(self.split)),)
-        return (Pass(self.split, MomentStatistic(projector, None), labelled=False),)
+            return (Pass(self.split, statistic, False, units.chosen(self.split, self.privacy)),)
+        return (Pass(self.split, MomentStatistic(projector, None), labelled=False), group_pass(projector, self.split))
 
     def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
         """The marginal moments, and how many distinct images they are worth."""
@@ -230,7 +234,7 @@ class AskUnlabelled(AskedAlone):
             return label_free(
                 to_arrays(mechanism.released_marginal(held, seen, how.projector, how.privacy, self.split))
             )
-        effective = effective_counts(held.rows(self.split), None, None)
+        effective = counted(held, self.split, None, seen.sums[1])
         made = make_descriptors([moments(seen.sums[0])], [effective], full_covariance=how.full_covariance)
         if how.privacy is not None:
             assert how.bounds is not None

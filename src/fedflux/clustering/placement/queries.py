@@ -14,7 +14,7 @@ from fedflux.clustering.placement.offer import Offer
 from fedflux.data.holding import About, Holding, NothingToTellError, Pass, Seen
 from fedflux.data.labelled import Split
 from fedflux.descriptors.checks import finite_fault, shape_fault
-from fedflux.descriptors.descriptor import effective_counts
+from fedflux.descriptors.groups import counted, pieces_worth
 from fedflux.descriptors.privacy.release import directions
 from fedflux.descriptors.queries import AskDescriptor, AskedAlone
 from fedflux.operations import Arrays, operation
@@ -71,7 +71,7 @@ class AskPlacement(AskedAlone):
         """The posterior and the score."""
         if seen.sums[0] is None:
             raise NothingToTellError(f"it holds no images in its {self.split} part")
-        worth = float(effective_counts(held.rows(self.split), None, None)[0])
+        worth = float(counted(held, self.split, None, seen.sums[0])[0])
         posterior, score = self.offer.place(seen.sums[0].numpy(), worth)
         return {"posterior": posterior.astype(np.float32), "score": np.array(score, dtype=np.float32)}
 
@@ -105,10 +105,11 @@ class AskTries(AskedAlone):
             raise NothingToTellError("it holds no validation examples")
         images = seen.sums[0].numpy()
         each = self.mixtures.log_likelihoods(images)
-        worth = float(effective_counts(held.rows("validation"), None, None)[0])
+        worth = float(counted(held, "validation", None, seen.sums[0])[0])
         rng = stream(self.seed, "placement tries", client=held.client)
-        sizes = [size for size in SIZES if size < worth for _ in range(DRAWS)]
-        pieces = [each[rng.choice(len(each), size, replace=False)].sum(axis=0) for size in sizes]
+        drawn = [rng.choice(len(each), size, replace=False) for size in SIZES if size < worth for _ in range(DRAWS)]
+        sizes = pieces_worth(held, "validation", drawn, images)
+        pieces = [each[some].sum(axis=0) * (size / len(some)) for some, size in zip(drawn, sizes, strict=True)]
         whole = each.mean(axis=0) * worth
         misfit = misfit_of(self.mixtures, images, whole, worth)
         return {

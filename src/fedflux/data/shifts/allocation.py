@@ -1,12 +1,13 @@
 """Which rows each client gets: equal shares, skewed sizes, Dirichlet label skew, the data's own clients."""
 
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.shifts.patterns import Pattern, soft_weights
-from fedflux.data.splits import Rows
+from fedflux.data.splits import Rows, whole_groups
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
@@ -20,8 +21,30 @@ class ClientRows:
     test: Rows
 
 
-def deal_shares(count: int, clients: int, seed: int, purpose: str, quantity_skew: float = 0.0) -> list[Rows]:
-    """Shuffle `count` rows and cut them into one share a client; sizes are equal unless skewed (0 to 1)."""
+def deal_shares(
+    count: int, clients: int, seed: int, purpose: str, quantity_skew: float = 0.0, group: Rows | None = None
+) -> list[Rows]:
+    """Shuffle `count` rows and cut them into one share a client; sizes are equal unless skewed (0 to 1).
+
+    Rows of a `group` go to one client, so that sizes are only about those.
+    """
+    shares = _cut(count, clients, seed, purpose, quantity_skew)
+    if group is None or count == 0:
+        return shares
+    rows = np.concatenate(shares)
+    number = np.unique(group[rows], return_inverse=True)[1].reshape(-1)
+    sizes = np.bincount(number)
+    room = [(False, -len(share), client) for client, share in enumerate(shares)]
+    heapify(room)
+    owner = np.empty(len(sizes), dtype=np.int64)
+    for one in stream(seed, f"deal groups {purpose}").permutation(len(sizes)):
+        _, taken, client = room[0]  # whoever has none yet, then whoever is furthest from its share
+        owner[one] = client
+        heapreplace(room, (True, taken + int(sizes[one]), client))
+    return [rows[owner[number] == client] for client in range(clients)]
+
+
+def _cut(count: int, clients: int, seed: int, purpose: str, quantity_skew: float) -> list[Rows]:
     rows = stream(seed, f"deal {purpose}").permutation(count).astype(np.int64)
     if quantity_skew == 0:
         return np.array_split(rows, clients)
@@ -64,9 +87,16 @@ def deal_existing(client: NDArray[np.int64], clients: int) -> list[Rows]:
     return np.split(order, np.searchsorted(client[order], np.arange(1, clients)))
 
 
-def split_validation(rows: Rows, share: float, seed: int, client: int) -> tuple[Rows, Rows]:
-    """Train and validation rows of one client; at least one row stays in training."""
-    rows = stream(seed, "validation split", client=client).permutation(rows)
+def split_validation(rows: Rows, share: float, seed: int, client: int, group: Rows | None = None) -> tuple[Rows, Rows]:
+    """Train and validation rows of one client; at least one row stays in training.
+
+    `group` has a number for every row of the dataset's part: rows of one group stay on one side.
+    """
+    rng = stream(seed, "validation split", client=client)
+    rows = rng.permutation(rows)
+    if group is not None:
+        held = whole_groups(group[rows], np.zeros(len(rows), dtype=np.int64), share, rng)
+        return rows[~held], rows[held]
     cut = int(share * len(rows))
     return rows[cut:], rows[:cut]
 

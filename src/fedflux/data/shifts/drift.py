@@ -168,10 +168,13 @@ def blended(old: int, new: int, share: float, rng: np.random.Generator) -> tuple
 
 
 def chunk_positions(
-    rows: NDArray[np.int64], first: int, last: int, count: int, rng: np.random.Generator
+    unit: NDArray[np.int64], first: int, last: int, count: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
-    """Positions of the examples in chunks `first` to `last` − 1 of `count`; copies of a row are in one chunk."""
-    distinct, inverse = np.unique(rows, return_inverse=True)
+    """Positions of the examples in chunks `first` to `last` − 1 of `count`; those of one unit are in one chunk.
+
+    The unit of an example is its group or, without groups, its row, so that copies stay together.
+    """
+    distinct, inverse = np.unique(unit, return_inverse=True)
     chunk = rng.permutation(len(distinct)) * count // max(len(distinct), 1)
     mine = chunk[inverse.reshape(-1)]
     return np.flatnonzero((mine >= first) & (mine < last))

@@ -63,13 +63,15 @@ class DrawnRows:
     tests: int
     seed: int
     validation_share: float
+    group: Rows | None = None
+    """Of every row of the training part: the rows of one stay on one side of the cut."""
 
     def rows(self, client: int, pattern: Pattern) -> ClientRows:
         """No client has a row twice unless the pool is too small, and then copies stay inside their part, so that no
         training example is validated on. Test examples are never copied: that would tell nothing.
         """
         drawn = self.train.draw(self.samples, pattern, stream(self.seed, "draw train", client=client))
-        mine, held = split_validation(drawn, self.validation_share, self.seed, client)
+        mine, held = split_validation(drawn, self.validation_share, self.seed, client, self.group)
         wanted = int(self.validation_share * self.samples)
         rng = stream(self.seed, "draw copies", client=client)
         return ClientRows(

@@ -1,10 +1,12 @@
 """Datasets by name: each source reads original files from a folder, or fetches them when they are absent."""
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 from fedflux.data.dataset import Dataset
+from fedflux.data.dependence import dependence
 from fedflux.data.sources.cifar import load_cifar10, load_cifar100
 from fedflux.data.sources.digits import load_digits
 from fedflux.data.sources.folder import load_folder
@@ -53,4 +55,14 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
     dataset = find_source(name)(data_dir)
     if not isinstance(dataset, Dataset):
         raise FedfluxError(f"dataset '{name}' gives {type(dataset).__name__}, not fedflux.data.Dataset")
+    if name not in PIXELS:  # public datasets are known to be mixed
+        _warn_dependent(name, dataset)
     return replace(dataset, pixels=PIXELS.get(name, dataset.pixels))
+
+
+def _warn_dependent(name: str, dataset: Dataset) -> None:
+    """Say where records seem to belong together and no groups are given: they would be taken for independent."""
+    signs = dependence(dataset.train)
+    if signs is not None:
+        advice = "if several come from one person, recording or device, say so by groups (docs/groups.md)"
+        warnings.warn(f"{name}: {signs}; {advice}, else clients that differ in nothing may be split", stacklevel=3)

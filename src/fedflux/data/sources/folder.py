@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from fedflux.data.dataset import Dataset, Examples
+from fedflux.data.sources.folder_groups import read_groups
 from fedflux.data.splits import hold_out
 from fedflux.errors import FedfluxError
 
@@ -31,7 +32,8 @@ class _Picture:
 def load_folder(data_dir: Path | None = None) -> Dataset:
     """The images under `data_dir`; 20 % of each class (of each client) become the test part where there is none.
 
-    Images of one size keep it, others are resized to 64×64; they are grey only if all are.
+    Images of one size keep it, others are resized to 64×64; they are grey only if all are. A `groups.csv` beside the
+    folders says which images belong together.
     """
     if data_dir is None:
         raise FedfluxError("folder: no data folder given; give the folder that holds the class folders")
@@ -48,7 +50,8 @@ def load_folder(data_dir: Path | None = None) -> Dataset:
     x = _pixels([picture.path for picture in pictures])
     y = _numbers([picture.label for picture in pictures], classes)
     owner = None if clients is None else _numbers([picture.client for picture in pictures], clients)
-    everything, cut = Examples(x, y, owner), len(train)
+    group = read_groups(data_dir, [picture.path for picture in pictures])
+    everything, cut = Examples(x, y, owner, group), len(train)
     first, second = (_slice(everything, 0, cut), _slice(everything, cut, len(y))) if test else hold_out(everything)
     return Dataset("folder", first, second, len(classes), None if clients is None else tuple(clients))
 
@@ -66,7 +69,8 @@ def _numbers(names: list[str], known: list[str]) -> NDArray[np.int64]:
 
 def _slice(examples: Examples, start: int, stop: int) -> Examples:
     client = None if examples.client is None else examples.client[start:stop]
-    return Examples(examples.x[start:stop], examples.y[start:stop], client)
+    group = None if examples.group is None else examples.group[start:stop]
+    return Examples(examples.x[start:stop], examples.y[start:stop], client, group)
 
 
 def _parts(root: Path) -> tuple[list[_Picture], list[_Picture]]:

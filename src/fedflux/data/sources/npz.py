@@ -1,6 +1,7 @@
-"""A user's own arrays: one .npz file with x and y, and, where the data is split already, client and cluster."""
+"""A user's own arrays: one .npz file with x and y, and, where they are known, client, group and cluster."""
 
 import zlib
+from dataclasses import replace
 from pathlib import Path
 from zipfile import BadZipFile
 
@@ -12,7 +13,7 @@ from fedflux.data.splits import hold_out
 from fedflux.data.truth import UNKNOWN
 from fedflux.errors import FedfluxError, unknown
 
-_KEYS = ("x", "y", "client", "cluster", "x_test", "y_test", "client_test")
+_KEYS = ("x", "y", "client", "group", "cluster", "x_test", "y_test", "client_test", "group_test")
 
 Array = NDArray[np.generic]
 Labels = NDArray[np.int64]
@@ -24,8 +25,11 @@ def load_npz(data_dir: Path | None = None) -> Dataset:
     arrays = _read(file)
     _check_keys(file, arrays)
     train, names, clusters = _train(file, arrays)
+    groups, tested_groups = _groups(file, arrays)
+    train = replace(train, group=groups)
     if "x_test" in arrays:
         test, alone = _test(file, arrays, names)
+        test = replace(test, group=tested_groups)
         names = None if names is None else (*names, *alone)
         clusters = None if clusters is None else np.concatenate([clusters, np.full(len(alone), UNKNOWN)])
         if test.x.dtype != train.x.dtype:
@@ -79,8 +83,8 @@ def _check_keys(file: Path, arrays: dict[str, Array]) -> None:
             raise FedfluxError(f"{file}: {unknown('key', key, _KEYS)}")
     needs = [("", "x"), ("", "y"), ("x_test", "y_test"), ("y_test", "x_test")]
     needs += [("client_test", "x_test"), ("client_test", "client"), ("cluster", "client")]
-    if "client" in arrays:
-        needs.append(("x_test", "client_test"))
+    needs += [("group_test", "x_test"), ("group_test", "group")]
+    needs += [("x_test", f"{key}_test") for key in ("client", "group") if key in arrays]
     for key, partner in needs:
         if (not key or key in arrays) and partner not in arrays:
             found = ", ".join(sorted(arrays)) or "nothing"
@@ -117,6 +121,22 @@ def _test(file: Path, arrays: dict[str, Array], names: tuple[str, ...] | None) -
     alone = tuple(owner for owner in owners if owner not in known)
     number = {name: index for index, name in enumerate((*names, *alone))}
     return Examples(x, y, np.array([number[owner] for owner in owners], np.int64)[client]), alone
+
+
+def _groups(file: Path, arrays: dict[str, Array]) -> tuple[Labels | None, Labels | None]:
+    """The groups of the training and of the test part, numbered together: one id is one group in both."""
+    if "group" not in arrays:
+        return None, None
+    _same_length(file, arrays, "x", "group")
+    ids = [_ids(file, "group", arrays["group"])]
+    if "group_test" in arrays:
+        _same_length(file, arrays, "x_test", "group_test")
+        ids.append(_ids(file, "group_test", arrays["group_test"]))
+    if len({one.dtype.kind == "U" for one in ids}) > 1:
+        ids = [one.astype(np.str_) for one in ids]
+    numbers = np.unique(np.concatenate(ids), return_inverse=True)[1].astype(np.int64)
+    train = numbers[: len(ids[0])]
+    return train, numbers[len(train) :] if len(ids) > 1 else None
 
 
 def _clusters(file: Path, arrays: dict[str, Array], client: Labels, names: tuple[str, ...]) -> Labels:

@@ -18,6 +18,7 @@ from fedflux.plugins import in_words
 
 UNNUMBERED = -1
 """The number of a client that neither its data nor its configuration numbers: the server does."""
+Ids = NDArray[np.generic] | Sequence[int] | Sequence[str]
 Pair = tuple[NDArray[np.generic], NDArray[np.integer]]
 
 
@@ -37,19 +38,29 @@ class NodeData:
         unlabelled: NDArray[np.generic] | None = None,
         classes: int,
         client: int = UNNUMBERED,
+        groups: Mapping[str, Ids] | None = None,
     ) -> "NodeData":
         """From arrays: (images, labels) of each part, or the images of a node without labels.
 
         Images are (N, channels, height, width), uint8 or floating point in 0 to 1; labels are 0 to classes − 1.
+        `groups` says, for each part that is given (train, validation, test, unlabelled), which records belong together:
+        an integer or string each, such as the patient. They stay at the node.
         """
         if unlabelled is not None:
-            return _unlabelled(unlabelled, classes, client)
+            return _unlabelled(unlabelled, classes, client, _numbered(groups, {"unlabelled": len(unlabelled)}))
         if train is None:
             raise FedfluxError("a node needs a training part, or unlabelled images: NodeData.of(train=(x, y), …)")
         held = validation or _none_of(train)
-        learned = Examples(np.concatenate([train[0], held[0]]), np.concatenate([train[1], held[1]]).astype(np.int64))
         tested = test or _none_of(train)
-        dataset = Dataset("node", learned, Examples(tested[0], tested[1].astype(np.int64)), classes)
+        sizes = {"train": len(train[1]), "validation": len(held[1]), "test": len(tested[1])}
+        group, known = _numbered(groups, sizes), sizes["train"] + sizes["validation"]
+        learned = Examples(
+            np.concatenate([train[0], held[0]]),
+            np.concatenate([train[1], held[1]]).astype(np.int64),
+            group=None if group is None else group[:known],
+        )
+        last = Examples(tested[0], tested[1].astype(np.int64), group=None if group is None else group[known:])
+        dataset = Dataset("node", learned, last, classes)
         first = np.arange(len(train[1]))
         rows = ClientRows(first, np.arange(len(first), len(learned)), np.arange(len(tested[1])))
         return NodeData(_one_client(dataset, rows), client)
@@ -73,9 +84,27 @@ def _none_of(part: Pair) -> Pair:
     return part[0][:0], part[1][:0]
 
 
-def _unlabelled(images: NDArray[np.generic], classes: int, client: int) -> NodeData:
+def _numbered(groups: Mapping[str, Ids] | None, sizes: Mapping[str, int]) -> NDArray[np.int64] | None:
+    """The groups of all parts, one after another, numbered together: one id is one group in every part."""
+    if groups is None:
+        return None
+    stray = sorted(set(groups) - {part for part, size in sizes.items() if size})
+    if stray:
+        raise FedfluxError(f"groups of '{stray[0]}', a part that the node does not hold")
+    ids = []
+    for part, size in sizes.items():
+        told = np.asarray(groups.get(part, ()))
+        if len(told) != size:
+            raise FedfluxError(f"{size} examples in '{part}' but {len(told)} groups; give one for each")
+        if size and (told.ndim != 1 or told.dtype.kind not in "iuU"):
+            raise FedfluxError(f"groups of '{part}' are {told.dtype} of shape {told.shape}; give integers or strings")
+        ids.append(told.astype(np.str_))
+    return np.unique(np.concatenate(ids), return_inverse=True)[1].astype(np.int64)
+
+
+def _unlabelled(images: NDArray[np.generic], classes: int, client: int, group: NDArray[np.int64] | None) -> NodeData:
     """Labels are stood in for by zeros, which nothing reads: only the images of the test part are ever asked for."""
-    examples = Examples(images, np.zeros(len(images), dtype=np.int64))
+    examples = Examples(images, np.zeros(len(images), dtype=np.int64), group=group)
     none = np.arange(0)
     rows = ClientRows(none, none, np.arange(len(images)))
     return NodeData(_one_client(Dataset("node", examples, examples, classes), rows), client)
