@@ -25,6 +25,7 @@ from fedflux.runs.config import make_config
 from fedflux.runs.identity import determines, identity
 from fedflux.runs.privacy_report import KEYS, privacy_report
 from fedflux.runs.runner import run_config
+from fedflux.runs.storage.folder import RoundLog
 
 GAUSSIAN = DescriptorSettings(components=5, privacy=Privacy("gaussian", 1.0))
 
@@ -172,11 +173,14 @@ def test_a_run_says_what_it_spent(tmp_path: Path) -> None:
     assert result["adjacency"].startswith("replace-one")
     assert result["mechanism"].startswith("gaussian")
     assert "model updates" in result["privacy_scope"]
+    assert "released once" in result["privacy_scope"]
+    for public in ("the set of classes", "the shape of an input", "how many distinct records"):
+        assert public in result["privacy_scope"]
     again = run_config(make_config({"out": str(tmp_path / "a"), "resume": True}))
     assert again == result
     paper = run_config(make_config({**told, "epsilon": 2.0, "dp": "paper", "out": str(tmp_path / "b")}))
-    assert (paper["epsilon"], paper["epsilon_nominal"]) == (440.0, 2.0)
-    assert "none that holds" in paper["privacy_scope"]
+    assert (paper["epsilon"], paper["delta"], paper["epsilon_nominal"]) == (None, None, 2.0)
+    assert "none that holds, so epsilon is null" in paper["privacy_scope"]
     plain = run_config(make_config({**told, "algorithm": "fedavg", "epsilon": 2.0, "out": str(tmp_path / "c")}))
     assert [plain[key] for key in KEYS] == [None] * len(KEYS)
 
@@ -190,6 +194,34 @@ def test_more_releases_than_planned_are_no_promise() -> None:
         privacy_report(Privacy("gaussian", 1.0, releases=2), 10, 10, releases=3)
     fewer = privacy_report(Privacy("gaussian", 1.0, releases=9), 10, 10, releases=3)
     assert 0.99 < fewer["epsilon"] <= 1.0  # what was planned: stopping early is no discount
+
+
+@pytest.mark.parametrize(("lost", "made"), [(1, 1), (2, 2), (3, 1)])
+def test_a_round_that_is_lost_and_repeated_is_released_twice(
+    lost: int, made: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients describe themselves in round 2: only when that one is repeated are there more releases than one."""
+    pytest.importorskip("opendp")
+    told = {"dataset": "digits", "clients": 4, "rounds": 3, "cluster_round": 2, "engine": "loop", "store": "none"}
+    config = make_config({**told, "epsilon": 2.0, "out": str(tmp_path)})
+    append = RoundLog.append
+
+    def cut(log: RoundLog, record: dict[str, Any]) -> None:
+        if record["round"] == lost:
+            raise KeyboardInterrupt
+        append(log, record)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(RoundLog, "append", cut)
+        with pytest.raises(KeyboardInterrupt):
+            run_config(config)
+    result = run_config(make_config({"out": str(tmp_path), "resume": True}))
+    if made == 1:
+        assert result["epsilon"] <= 2.0
+        assert "released once" in result["privacy_scope"]
+    else:
+        assert result["epsilon"] > 2.5
+        assert "up to 2 releases of the same examples" in result["privacy_scope"]
 
 
 def test_the_promise_is_part_of_the_identity() -> None:

@@ -14,7 +14,7 @@ from fedflux.descriptors.privacy.accounting import Privacy, gaussian_noise, rele
 from fedflux.descriptors.privacy.mechanism import sigma_of, with_paper_noise
 from fedflux.descriptors.privacy.release import SENSITIVITY, ReleaseStatistic
 from fedflux.descriptors.projector import Projector
-from fedflux.studies.audit import epsilon_lower_bound
+from fedflux.studies.audit import attack_on_group, epsilon_lower_bound
 
 pytestmark = pytest.mark.slow
 DELTA = 1e-5
@@ -110,3 +110,15 @@ def test_the_papers_noise_does_not_keep_the_papers_promise(epsilon: float) -> No
 def test_it_does_not_even_where_its_sensitivity_is_right() -> None:
     """Means of all examples do move by Range/s at most; but each of the ten spends ε by itself."""
     assert attack_on_the_paper(0.5, 3000, marginal_alone=True) > 1.0
+
+
+@pytest.mark.parametrize("epsilon", [0.5, 1.0, 2.0])
+def test_a_group_of_15_records_is_protected_only_where_groups_are_the_unit(epsilon: float) -> None:
+    """The same attack proves more than is claimed where the unit is a record, so this could fail."""
+    assert attack_on_group(epsilon, "group") < epsilon
+    assert attack_on_group(epsilon, "record") > epsilon
+
+
+def test_the_attack_on_a_group_notices_noise_that_is_too_small() -> None:
+    """With the noise of ε = 6 it proves more than 1."""
+    assert 1.0 < attack_on_group(6.0, "group") < 6.0

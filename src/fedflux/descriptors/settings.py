@@ -31,6 +31,11 @@ class DescriptionSettings(Declared):
     delta: float = setting(
         1e-5, "gaussian: the chance that the guarantee may fail", panel="Privacy", check=between(0, 1, "()")
     )
+    privacy_unit: Literal["record", "group"] = setting(
+        "record",
+        "gaussian: whom it protects, one record or a whole group (one record of each is then described)",
+        panel="Privacy",
+    )
     dp: Literal["gaussian", "paper"] | None = setting(
         None,
         "gaussian: one release with a real guarantee; paper: its noise on every coordinate",

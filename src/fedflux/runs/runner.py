@@ -77,6 +77,8 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
     begun = _begun(path, requested) if config.resume else None
     if begun is not None:
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
+    if config.privacy_unit == "group" and federation.dataset.train.group is None:
+        raise FedfluxError(f"--privacy-unit group: {config.dataset} has no groups; give it some, or leave the flag out")
     algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):

@@ -16,6 +16,7 @@ from fedflux.algorithms.base import grown
 from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine, Stack
 from fedflux.files import jsonable, write_json, write_npz, written_whole
+from fedflux.runs.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, why_clusters_differ
 from fedflux.runs.privacy_report import privacy_report
@@ -118,6 +119,7 @@ class Session:
                 break
             cohort = self._cohort(round)
             state = grown(state, len(cohort.federation))
+            self._record_attempt(round)
             state, metrics = self.algorithm.round(state, cohort, self.engine)
             log.append(_record(round, metrics))
             seconds = point.seconds + perf_counter() - self.begin
@@ -166,6 +168,7 @@ class Session:
             everyone, truth = self._visible(there.federation).cohort(there.labelled), there.federation
             unseen, met = everyone.federation, truth
             state = grown(state, len(there.federation))
+        self._record_attempt(AFTERWARDS)
         costly = records
         if self.config.until is None:
             state, metrics = self._complete(state, everyone, records)
@@ -198,7 +201,12 @@ class Session:
             **self.engine.report(),
             **given,
             **privacy_report(
-                self.config.privacy(), self.federation.classes, self.config.components, releases, self._choosing
+                self.config.privacy(),
+                self.federation.classes,
+                self.config.components,
+                releases,
+                self._choosing,
+                0 if there is not None else self._repeated(records, costly[len(records) :]),
             ),
             "unread": list(begun.get("unread", ())),
             "command": begun["command"],
@@ -218,6 +226,19 @@ class Session:
             return self.config.finetune
         spent = sum(record["work"].get("training", 0.0) for record in records)
         return max(int(self.config.passes - spent / clients), 0)
+
+    def _record_attempt(self, stage: int) -> None:
+        """Where clients release noisy descriptors, a stage that is lost and repeated must be noticed."""
+        if self.config.privacy() is not None:
+            record_attempt(self.folder, stage)
+
+    def _repeated(self, rounds: Sequence[Mapping[str, Any]], afterwards: Sequence[Mapping[str, Any]]) -> int:
+        """Releases that interrupted attempts may have made; deployed nodes keep and count their own."""
+        describing = {one["round"] for one in rounds if one["seconds"].get("descriptor")}
+        if any(one["seconds"].get("descriptor") for one in afterwards) or not self._choosing:
+            describing.add(AFTERWARDS)
+        a_round = 2 if self.config.algorithm == "flux-dynamic" else 1  # those that drifted tell all they hold, too
+        return a_round * repeated(self.folder, describing)
 
     @property
     def _choosing(self) -> bool:

@@ -29,6 +29,10 @@ class Privacy:
     delta: float = 1e-5
     releases: int = 1
     """How often each client describes the same records: the budget is shared out over so many."""
+    unit: Literal["record", "group"] = "record"
+    """Whom it protects: one record of a client, or all records of one group."""
+    seed: int = 0
+    """Of the choice of a group's record; no noise follows from it."""
 
     def __post_init__(self) -> None:
         if not (isfinite(self.epsilon) and self.epsilon > 0):

@@ -3,19 +3,18 @@
 Noise is made where the data are; what leaves the client has it already.
 """
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
-from numpy.typing import NDArray
 
-from fedflux.data.holding import Holding, Positions, Seen
+from fedflux.data.holding import Holding, Seen
 from fedflux.data.labelled import Split
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.privacy import accounting
 from fedflux.descriptors.privacy.accounting import Privacy, release_sigma
 from fedflux.descriptors.privacy.release import SENSITIVITY, read_marginal, read_release
+from fedflux.descriptors.privacy.units import counted, only_validation
 from fedflux.descriptors.projector import Projector
 
 
@@ -24,45 +23,21 @@ def sigma_of(privacy: Privacy) -> float:
     return release_sigma(privacy.epsilon, privacy.delta, SENSITIVITY, privacy.releases)
 
 
-def distinct(split: Split) -> Callable[[Holding], Positions | None]:
-    """A choice of every example once, None where there are no copies: a copy would count a record twice."""
-    return lambda held: _first(held.rows(split))
-
-
-def only_validation(held: Holding) -> Positions | None:
-    """Every validation example once that is no training example too: gradual drift may have moved one between them."""
-    rows = held.rows("validation")
-    once = _first(rows)
-    kept = np.arange(len(rows)) if once is None else once
-    return kept[~np.isin(rows[kept], held.rows("train"))]
-
-
-def _first(rows: NDArray[np.int64]) -> Positions | None:
-    """Positions of the first of equal rows, None where there are no copies."""
-    first = np.unique(rows, return_index=True)[1]
-    return None if len(first) == len(rows) else np.sort(first)
-
-
-def _stored(held: Holding, split: Split) -> int:
-    """How many distinct examples a client holds."""
-    return len(np.unique(held.rows(split)))
-
-
 def released(held: Holding, seen: Seen, projector: Projector, classes: int, privacy: Privacy) -> Descriptors:
     """One release of a labelled client: sums of its training part by class, and of its validation part.
 
-    No record is in both parts, so together they cost what one costs.
+    No record is in both parts, and no group where those are protected, so together they cost what one costs.
     """
     train, own = seen.sums
     length, sigma = len(projector), sigma_of(privacy)
     parts = [train.vector(labelled=True)] + ([] if own is None else [own.first[0].cpu().numpy()])
     noisy = accounting.gaussian_noise(np.concatenate(parts), sigma)
-    found = read_release(noisy[: len(parts[0])], _stored(held, "train"), classes, length, sigma)
+    found = read_release(noisy[: len(parts[0])], counted(held, "train", privacy), classes, length, sigma)
     validation, count = np.zeros((1, length)), 0
     if own is not None:
-        chosen = only_validation(held)
-        assert chosen is not None
-        count = len(chosen)
+        records = only_validation(privacy)(held)
+        assert records is not None
+        count = len(records)
         validation[0] = noisy[len(parts[0]) :] / count
     return Descriptors(
         mean=found.mean[None],
@@ -80,7 +55,7 @@ def released(held: Holding, seen: Seen, projector: Projector, classes: int, priv
 
 def released_marginal(held: Holding, seen: Seen, projector: Projector, privacy: Privacy, split: Split) -> Descriptors:
     """One release of an unlabelled client's images."""
-    sigma, length, size = sigma_of(privacy), len(projector), _stored(held, split)
+    sigma, length, size = sigma_of(privacy), len(projector), counted(held, split, privacy)
     noisy = accounting.gaussian_noise(seen.sums[0].vector(labelled=False), sigma)
     mean, spread, noise = read_marginal(noisy, size, length, sigma)
     count = np.array([[size]], dtype=np.int64)

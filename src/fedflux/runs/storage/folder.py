@@ -20,6 +20,8 @@ CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"
 ROUNDS_FILE = "rounds.jsonl"
 EVENTS_FILE = "events.jsonl"
+ATTEMPTS_FILE = "attempts.jsonl"
+"""Which rounds a private run began, those that were lost among them."""
 DESCRIPTOR_FILE = "descriptors.npz"
 SAMPLES_FILE = "samples.npz"
 PLACEMENTS_FILE = "placements.npz"
@@ -34,7 +36,10 @@ MODEL_FILES = {"models": MODEL_FILE, "general": GENERAL_FILE, "trunk": TRUNK_FIL
 PERSONAL_FILE = "personal-{slot}.safetensors"
 """Models that simulated clients keep to themselves, a row a client of `clients`."""
 CHECKPOINTS = "checkpoints"
-MADE = (RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE, *MODEL_FILES.values())
+MADE = (
+    *(RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, ATTEMPTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE),
+    *MODEL_FILES.values(),
+)
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
 FINISHED = "finished"
