@@ -68,6 +68,27 @@ def test_without_drift_nothing_is_done_again() -> None:
     assert len(state.models) == len(state.clusters.centroids) == len(state.used)
 
 
+def test_what_was_told_first_and_since_is_kept_of_everyone() -> None:
+    """`first` and `recent` add up to the description that clusters are found from; version 0.1 keeps neither."""
+    _, state, _ = played(None, false_alarms=1e-9)
+    assert state.history is not None
+    kept = state.history.first["count"].astype(int) + state.history.recent["count"].astype(int)
+    np.testing.assert_array_equal(kept, state.descriptors["count"])
+    assert (state.history.recent["count"].sum(axis=1) > 0).any()
+    _, older, _ = played(None, false_alarms=1e-9, drift_test="chunk")
+    assert older.history is None
+
+
+def test_those_that_drifted_begin_a_new_history() -> None:
+    federation, state, _ = played("after:5")
+    changed = np.flatnonzero(federation.at(5).truth != federation.at(6).truth)
+    assert state.history is not None
+    rows = [state.described.index(client) for client in changed]
+    assert len(rows) > 0
+    np.testing.assert_array_equal(state.history.first["count"][rows], state.descriptors["count"][rows])
+    assert (state.history.recent["count"][rows] == 0).all()
+
+
 def test_patterns_that_come_back_find_their_models() -> None:
     federation = drifting("after:3,5").blind()
     stages = federation._epochs

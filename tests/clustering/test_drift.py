@@ -6,7 +6,17 @@ from scipy.stats import binomtest
 from tests.clustering.making import Population, describe_samples
 
 from fedflux.clustering import Clusterer, find_clusters, with_centroids
-from fedflux.clustering.drift import add_descriptors, descend, drifted, with_past
+from fedflux.clustering.change.drift import (
+    History,
+    add_descriptors,
+    alarms,
+    descend,
+    drifted,
+    empty_descriptors,
+    log_change,
+    stronger,
+    with_past,
+)
 from fedflux.clustering.evidence import Pool
 from fedflux.descriptors.descriptor import Descriptors, effective_counts
 from fedflux.descriptors.wire import from_arrays, put_arrays, to_arrays
@@ -49,6 +59,70 @@ def test_each_client_is_compared_with_itself() -> None:
     later = [WORLD.draw(rng, 300, move=MOVE if k in (1, 2, 3) else None) for k in range(6)]
     found = drifted(describe_samples(samples, 10), describe_samples(later, 10), 0.01)
     assert found.tolist() == [False, False, True, False, False, True]
+
+
+def watched(seed: int, count: int, rounds: int, speed: float, chunk: int = 60) -> tuple[np.ndarray, np.ndarray]:
+    """Clients whose classes move by `speed` deviations a round, watched by both tests: the round in which each was
+    first said to drift (`rounds` + 1: never), and how many were by their newest chunk alone.
+    """
+    rng = np.random.default_rng(seed)
+    covariance = np.einsum("uji,ujk->uik", WORLD.mix, WORLD.mix).mean(axis=0)
+    vector = rng.normal(size=10)
+    step = np.tile(speed * vector / np.sqrt(vector @ np.linalg.solve(covariance, vector)), (10, 1))
+    told = clients(rng, count, 3 * chunk)
+    history, found, plain = History.of(told), np.full(count, rounds + 1), np.zeros(count, dtype=bool)
+    for r in range(1, rounds + 1):
+        new = clients(rng, count, chunk, r * step)
+        history = history.grown(new)
+        plain |= drifted(told, new, 0.01 / count)
+        said = alarms(stronger(log_change(told, new), history.log_change()), 0.01)
+        found = np.where(said, np.minimum(found, r), found)
+        told, history = add_descriptors(told, new), history.folded()
+    return found, plain
+
+
+def test_slow_drift_is_found_that_hides_in_the_running_average() -> None:
+    found, by_chunk = watched(50, 20, 40, 0.02)
+    assert (found <= 40).mean() >= 0.5
+    assert by_chunk.mean() < 0.2
+
+
+def test_without_drift_few_rounds_have_an_alarm_however_many_clients_there_are() -> None:
+    rng, rounds, said = np.random.default_rng(51), 20, 0
+    told = clients(rng, 100, 180)
+    history = History.of(told)
+    for _ in range(rounds):
+        new = clients(rng, 100, 60)
+        history = history.grown(new)
+        said += int(alarms(stronger(log_change(told, new), history.log_change()), 0.01).any())
+        told, history = add_descriptors(told, new), history.folded()
+    assert said <= 1
+
+
+def test_alarms_hold_over_all_clients_together() -> None:
+    rng = np.random.default_rng(9)
+    false = [bool(alarms(np.log(rng.random(100)), 0.05).any()) for _ in range(1000)]
+    assert binomtest(sum(false), 1000, 0.05, "greater").pvalue > 0.001
+    log_p = np.log(np.array([0.004, 0.5, 0.001, 0.9]))
+    assert alarms(log_p, 0.01).tolist() == [True, False, True, False]
+    assert alarms(log_p, 0.003).tolist() == [False] * 4
+    assert alarms(np.zeros(0), 0.01).tolist() == []
+
+
+def test_a_history_folds_when_what_is_recent_weighs_as_much_as_the_first() -> None:
+    rng = np.random.default_rng(10)
+    first, chunks = clients(rng, 2, 100), [clients(rng, 2, 60) for _ in range(3)]
+    history = History.of(first)
+    assert (history.recent.effective == 0).all()
+    assert (history.log_change() == 0).all()
+    assert history.grown(chunks[0]).folded().first is first
+    history = history.grown(chunks[0]).grown(chunks[1]).folded()
+    assert history.first.count[:, 0].tolist() == [220, 220]
+    assert history.recent.count[:, 0].tolist() == [0, 0]
+    history = history.grown(chunks[2])
+    for name in ("count", "mean", "effective"):
+        np.testing.assert_allclose(getattr(history.recent, name), getattr(chunks[2], name), rtol=1e-6)
+    np.testing.assert_array_equal(add_descriptors(first, empty_descriptors(first)).count, first.count)
 
 
 def test_descriptors_of_two_halves_add_up_to_that_of_the_whole() -> None:

@@ -2,12 +2,12 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import RoundMetrics
+from fedflux.algorithms.base import RoundMetrics, Settings
 from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK
 from fedflux.algorithms.flux.describe import describe
 from fedflux.algorithms.flux.plain import DESCRIPTION
@@ -15,8 +15,10 @@ from fedflux.algorithms.flux.rounds import GROWTH, FluxRounds
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 from fedflux.clustering import takes
-from fedflux.clustering.drift import add_descriptors, descend, drifted, with_past
+from fedflux.clustering.change.drift import add_descriptors, descend, drifted, with_past
+from fedflux.clustering.change.history import KeptHistory, at_rows
 from fedflux.data import Cohort, Federation
+from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.wire import client_bytes, from_arrays, put_arrays, to_arrays
 from fedflux.engine import Engine, Predictor
 from fedflux.placement import Placement
@@ -46,21 +48,29 @@ class DynamicState(Clustered):
     """Who took part in the last round."""
     told: tuple[int, ...] = ()
     """The last chunk that each of `described` told: that of the round of its last description."""
+    history: KeptHistory | None = None
+    """What each of `described` told first and since, to find slow drift by; None: nobody looks for it."""
 
 
 @algorithm("flux-dynamic")
 class FluxDynamic(FluxRounds[DynamicState]):
     """Descriptors are made of disjoint chunks of the training data, one a round, so that tests compare fresh samples.
 
-    A client whose new chunk does not fit its earlier ones drifted. Then clusters are found anew, each going on from
-    the old one that it equals or is nearest to; old ones that nobody is in any more are remembered.
+    A client whose new chunk does not fit its earlier ones drifted, and so did one whose recent chunks do not fit the
+    first ones. Then clusters are found anew, each going on from the old one that it equals or is nearest to; old ones
+    that nobody is in any more are remembered.
     """
 
     revision: ClassVar[int] = 7
     states: ClassVar[tuple[type, ...]] = (WarmUp, DynamicState)
     reads: ClassVar[frozenset[str]] = (DESCRIPTION - {"novel", "late"}) | {
-        *("clusterer", "eps_scale", "redescribe", "false_alarms")
+        *("clusterer", "eps_scale", "redescribe", "false_alarms", "drift_test")
     }
+
+    @classmethod
+    def make(cls, settings: Settings) -> Self:
+        """Clusters are first looked for when C(r) fires; after that every round asks whether somebody drifted."""
+        return cls(replace(settings, look_again=False))
 
     def _before_training(
         self, state: DynamicState, cohort: Cohort, engine: Engine, metrics: RoundMetrics
@@ -105,6 +115,7 @@ class FluxDynamic(FluxRounds[DynamicState]):
             used=(before.round,) * len(found.models),
             accuracy=(before.accuracies[-1],) * len(found.models),
             general_accuracy=before.accuracies[-1],
+            history=None if self.settings.drift_test == "chunk" else KeptHistory.of(found.descriptors),
         )
 
     def _branch_names(self, clusters: int, engine: Engine) -> tuple[str, ...]:
@@ -149,8 +160,8 @@ class FluxDynamic(FluxRounds[DynamicState]):
                 return state, []
             fresh = fresh.only(new.clients)
             rows = np.array([place[client] for client in fresh])
-            old = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
-            changed = drifted(old, new.descriptors, self.settings.false_alarms)
+            old = at_rows(state.descriptors, rows)
+            state, changed = self._changed(state, rows, old, new.descriptors)
             arrays = put_arrays(state.descriptors, rows, to_arrays(add_descriptors(old, new.descriptors)))
         share = fresh.sizes("train").sum() / max(members.sizes("train").sum(), 1)
         metrics.send(fresh, up=client_bytes(new.descriptors))
@@ -164,16 +175,27 @@ class FluxDynamic(FluxRounds[DynamicState]):
             if now is not None:
                 rows = np.array([place[client] for client in now.clients])
                 arrays = put_arrays(arrays, rows, to_arrays(now.descriptors))
+                if state.history is not None:
+                    state = replace(state, history=state.history.begun_anew(rows, now.descriptors))
                 metrics.send(now.clients, up=client_bytes(now.descriptors))
                 metrics.count(now.clients, forward=state.round / max(self.settings.rounds, state.round))
         done = set(fresh)
         told = tuple(state.round if k in done else last for k, last in zip(state.described, state.told, strict=True))
         return replace(state, descriptors=arrays, told=told, releases=state.releases + (2 if moved else 1)), moved
 
+    def _changed(
+        self, state: DynamicState, rows: NDArray[np.int64], old: Descriptors, new: Descriptors
+    ) -> tuple[DynamicState, NDArray[np.bool_]]:
+        """Who drifted: whose new chunk does not fit what it told before, or what it told lately what it told first."""
+        if state.history is None:
+            return state, drifted(old, new, self.settings.false_alarms)
+        history, changed = state.history.changed(rows, old, new, self.settings.false_alarms)
+        return replace(state, history=history), changed
+
     def _move(self, state: DynamicState, moved: Sequence[int]) -> DynamicState:
         """Those that drifted go to the clusters that they fit best now, where clusters cannot be found anew."""
         rows = np.flatnonzero(np.isin(state.described, moved))
-        now = from_arrays({name: a if a.ndim == 0 else a[rows] for name, a in state.descriptors.items()})
+        now = at_rows(state.descriptors, rows)
         assignment = state.assignment.copy()
         assignment[[state.described[row] for row in rows]] = self._fitting(state.clusters, now)
         return replace(state, assignment=assignment)
@@ -222,6 +244,9 @@ class FluxDynamic(FluxRounds[DynamicState]):
     ) -> DynamicState:
         """As FLUX; what they told goes up to this round's chunk."""
         placed = super()._place_newcomers(state, cohort, engine, metrics)
+        came = np.arange(len(placed.told), len(placed.described))
+        if len(came) and placed.history is not None:
+            placed = replace(placed, history=placed.history.joined(to_arrays(at_rows(placed.descriptors, came))))
         return replace(placed, told=(*placed.told, *[state.round] * (len(placed.described) - len(placed.told))))
 
     def _share_of_unseen(self, state: DynamicState, found: Placement) -> NDArray[np.float64]:

@@ -1,18 +1,22 @@
 """Following clients whose data drifts: has one drifted, which clusters are new, which past ones come back?"""
 
-from dataclasses import fields, replace
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.clustering import Clusters
-from fedflux.clustering.evidence import Pool, compare
+from fedflux.clustering.change.displacement import log_displacement
+from fedflux.clustering.evidence import EFFECT_FLOOR, Pool, compare
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids
 from fedflux.descriptors.descriptor import Descriptors, make_descriptors
 from fedflux.descriptors.moments import Moments
 
 FALSE_ALARMS = 0.01
-"""Clients without drift, of a hundred that describe themselves anew, that may be said to drift: 1."""
+"""Rounds without drift, of a hundred, in which somebody may be said to drift: 1."""
+TWO = float(np.log(2))
+"""What the stronger of two tests pays for the choice."""
 
 
 def drifted(old: Descriptors, new: Descriptors, rate: float) -> NDArray[np.bool_]:
@@ -24,6 +28,86 @@ def drifted(old: Descriptors, new: Descriptors, rate: float) -> NDArray[np.bool_
     both, rows = Pool.of(old).join(Pool.of(new)), np.arange(len(old))
     evidence = compare(both, rows, rows + len(old))
     return np.asarray((evidence.total < np.log(rate)) & (evidence.trifle < np.log(rate)))
+
+
+def log_change(old: Descriptors, new: Descriptors) -> NDArray[np.float64]:
+    """Log p of "the same distribution" for each client, by descriptors of disjoint examples, row by row.
+
+    The stronger of two counts, and pays for the choice: the test that clusters are merged by, and that of a
+    displacement that all classes share. Differences too small to matter (`EFFECT_FLOOR`) are none.
+    """
+    both, rows = Pool.of(old).join(Pool.of(new)), np.arange(len(old))
+    evidence = compare(both, rows, rows + len(old))
+    apart = np.maximum(evidence.total, evidence.trifle)
+    shared = log_displacement(both, rows, rows + len(old), EFFECT_FLOOR)
+    return stronger(apart, shared)
+
+
+def stronger(first: NDArray[np.float64], second: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Log p of the stronger of two tests of each client (Bonferroni)."""
+    return np.asarray(np.minimum(TWO + np.minimum(first, second), 0.0))
+
+
+def alarms(log_p: NDArray[np.float64], rate: float) -> NDArray[np.bool_]:
+    """Which of K clients drifted, by log p-values of each (Benjamini and Hochberg, at level `rate`).
+
+    Where nobody drifted, somebody is said to with probability `rate` at most, however many clients there are; where
+    some did, at most this share of those that are said to did not, in expectation.
+    """
+    count = len(log_p)
+    limits = np.log(rate) + np.log(np.arange(1, count + 1) / max(count, 1))
+    below = np.flatnonzero(np.sort(log_p) <= limits)
+    return np.asarray(log_p <= limits[below[-1]]) if len(below) else np.zeros(count, dtype=bool)
+
+
+@dataclass(frozen=True, eq=False)
+class History:
+    """What clients told, in two parts that are tested against each other: slow drift hides in the sum of both.
+
+    `recent` grows by every chunk. Once it weighs as much as `first` it is added to it, and begins again: at any time
+    `first` is at least half of all, and `recent` on average the last quarter of it.
+    """
+
+    first: Descriptors
+    recent: Descriptors
+
+    @staticmethod
+    def of(described: Descriptors) -> "History":
+        """Of clients that told nothing since."""
+        return History(described, empty_descriptors(described))
+
+    def grown(self, chunk: Descriptors) -> "History":
+        """With one more chunk of each client."""
+        return History(self.first, add_descriptors(self.recent, chunk))
+
+    def folded(self) -> "History":
+        """With `recent` added to `first` where it weighs as much."""
+        full = self.recent.effective[:, 0] >= self.first.effective[:, 0]
+        if not full.any():
+            return self
+        both, none = add_descriptors(self.first, self.recent), empty_descriptors(self.recent)
+        return History(choose(full, both, self.first), choose(full, none, self.recent))
+
+    def log_change(self) -> NDArray[np.float64]:
+        """Log p of "the same distribution first and recently"; 0 where nothing recent is told."""
+        return log_change(self.first, self.recent)
+
+
+def empty_descriptors(like: Descriptors) -> Descriptors:
+    """What clients that hold nothing would send, as many as these."""
+    eye = np.broadcast_to(np.eye(like.correlation.shape[-1]), like.correlation.shape).copy()
+    nothing = {one.name: np.zeros_like(getattr(like, one.name)) for one in fields(like)}
+    return Descriptors(**{**nothing, "correlation": eye})
+
+
+def choose(first_ones: NDArray[np.bool_], first: Descriptors, second: Descriptors) -> Descriptors:
+    """Row by row, of these descriptors or of those."""
+
+    def either(name: str) -> Any:
+        one, other = getattr(first, name), getattr(second, name)
+        return np.where(first_ones.reshape(-1, *[1] * (one.ndim - 1)), one, other)
+
+    return Descriptors(**{one.name: either(one.name) for one in fields(first)})
 
 
 def add_descriptors(old: Descriptors, new: Descriptors) -> Descriptors:
