@@ -64,15 +64,20 @@ class Population:
 
 
 def many_descriptors(
-    rng: np.random.Generator, world: Population, moves: NDArray[np.floating], truth: NDArray[np.int64]
+    rng: np.random.Generator,
+    world: Population,
+    moves: NDArray[np.floating],
+    truth: NDArray[np.int64],
+    size: NDArray[np.int64] | None = None,
 ) -> Descriptors:
-    """Descriptors of very many clients of 50 to 500 examples, drawn as moments instead of from samples.
+    """Descriptors of very many clients, of 50 to 500 examples or of `size`, drawn as moments instead of from samples.
 
     Class means have their normal law and class covariances Wishart's (Bartlett's factor); client k moves its class
     means by moves[truth[k]].
     """
     clients, (classes, length) = len(truth), world.mean.shape
-    size = np.exp(rng.uniform(np.log(50), np.log(500), clients)).astype(np.int64)
+    if size is None:
+        size = np.exp(rng.uniform(np.log(50), np.log(500), clients)).astype(np.int64)
     count = rng.multinomial(size, np.full(classes, 1 / classes))
     upper, diagonal = np.triu_indices(length, k=1), np.arange(length)
     mean = np.zeros((clients, classes, length), np.float32)

@@ -1,5 +1,7 @@
 """Calibrated clustering: one cluster where there is one, the right ones where there are several."""
 
+from typing import Any
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -43,14 +45,14 @@ def test_labels_that_refuse_a_pair_by_themselves_spare_a_test_and_change_none(mo
     spared = CalibratedClustering()._test(pool, first, second, 24)
     asked: list[int] = []
 
-    def counting(pool: Pool, i: NDArray[np.int64], j: NDArray[np.int64], floor: float) -> Evidence:
+    def counting(pool: Pool, i: NDArray[np.int64], j: NDArray[np.int64], *null: Any) -> Evidence:
         asked.append(len(i))
-        return compare(pool, i, j, floor)
+        return compare(pool, i, j, *null)
 
     monkeypatch.setattr(module, "compare", counting)
     np.testing.assert_array_equal(spared.likeness, CalibratedClustering()._test(pool, first, second, 24).likeness)
     assert 0 < asked[0] < len(first)
-    monkeypatch.setattr(module, "label_evidence", lambda pool, i, j, floor: np.zeros(len(i)))
+    monkeypatch.setattr(module, "label_evidence", lambda pool, i, j, *null: np.zeros(len(i)))
     np.testing.assert_array_equal(spared.likeness, CalibratedClustering()._test(pool, first, second, 24).likeness)
     assert asked[1] == len(first)
 

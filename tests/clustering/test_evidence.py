@@ -11,6 +11,7 @@ from tests.clustering.making import Population, describe_samples
 from fedflux.clustering import CalibratedClustering, evidence
 from fedflux.clustering.evidence import Pool, compare, log_splits
 from fedflux.clustering.label_counts import log_labels
+from fedflux.clustering.variation import Variation
 
 FIRST, SECOND = np.array([0]), np.array([1])
 
@@ -22,7 +23,7 @@ def same_pairs(size: int, repeats: int = 60, shares=None, rows=None):
         rng = np.random.default_rng(r)
         world = Population(r % 5)
         clients = [world.draw(rng, size, shares) for _ in range(2)]
-        found.append(compare(Pool.of(describe_samples(clients, 10)), FIRST, SECOND, floor=0.0))
+        found.append(compare(Pool.of(describe_samples(clients, 10)), FIRST, SECOND, Variation(floor=0.0)))
     return found
 
 
@@ -146,7 +147,7 @@ def test_label_counts_are_pearsons_chi_square() -> None:
     table = np.array([np.bincount(y, minlength=4) for _, y in clients]).astype(float)
     expected = table.sum(1, keepdims=True) * table.sum(0) / table.sum()
     statistic = ((table - expected) ** 2 / expected).sum()
-    found = compare(Pool.of(describe_samples(clients, 4)), FIRST, SECOND, floor=0.0)
+    found = compare(Pool.of(describe_samples(clients, 4)), FIRST, SECOND, Variation(floor=0.0))
     assert found.labels[0] == pytest.approx(chi2.logsf(statistic, 3), rel=1e-3)
 
 
@@ -155,7 +156,7 @@ def test_class_statistic_is_hotellings_with_many_samples(monkeypatch: pytest.Mon
     monkeypatch.setattr(evidence, "VARIANCE_PRIOR", 1e-9)
     rng, world = np.random.default_rng(3), Population(3, classes=2, length=3)
     (z, y), (w, v) = world.draw(rng, 500), world.draw(rng, 400)
-    found = compare(Pool.of(describe_samples([(z, y), (w, v)], 2)), FIRST, SECOND, floor=0.0)
+    found = compare(Pool.of(describe_samples([(z, y), (w, v)], 2)), FIRST, SECOND, Variation(floor=0.0))
     for u in range(2):
         a, b = z[y == u], w[v == u]
         freedom = len(a) + len(b) - 2

@@ -30,6 +30,8 @@ def pool_of(mean: Array, weight: Array, covariance: Array | None = None, noise: 
         np.full((clusters, classes), noise),
         weight.copy(),
         np.zeros(clusters),
+        weight**2,
+        weight.sum(axis=1) ** 2,
     )
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,14 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedflux.clustering.adaptive_dbscan import AdaptiveDBSCAN, import_kneed, noise_to_singletons
 from fedflux.clustering.calibrated import CalibratedClustering, common_whitening
-from fedflux.clustering.evidence import Pool, compare
+from fedflux.clustering.evidence import EFFECT_FLOOR, Pool, compare
 from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids, nearest_centroid
 from fedflux.clustering.placement.mixtures import ClassMixtures
 from fedflux.clustering.placement.novelty import LEVEL, Null, judge
 from fedflux.clustering.scaling import BlockScaler
 from fedflux.clustering.silhouette import SilhouetteKMeans
+from fedflux.clustering.variation import UNKNOWN, Variation
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
 from fedflux.errors import FedfluxError, unknown
@@ -46,6 +47,8 @@ class Clusterer:
     clusters: int | None = None
     eps_scale: float = 1.0
     significance: float = ALPHA
+    variation: Literal["estimated", "fixed"] = "estimated"
+    """Of `calibrated`: what clients of one cluster may differ by is estimated, or version 0.1's fixed floor."""
 
 
 def _kmeans(how: Clusterer) -> KMeans:
@@ -57,7 +60,9 @@ def _kmeans(how: Clusterer) -> KMeans:
 
 
 CLUSTERERS: dict[str, Callable[[Clusterer], Any]] = {
-    "calibrated": lambda how: CalibratedClustering(alpha=how.significance),
+    "calibrated": lambda how: CalibratedClustering(
+        how.significance, EFFECT_FLOOR if how.variation == "fixed" else None
+    ),
     "adaptive-dbscan": lambda how: AdaptiveDBSCAN(scale=how.eps_scale),
     "kmeans": _kmeans,
     "kmeans-silhouette": lambda how: SilhouetteKMeans(),
@@ -107,6 +112,8 @@ class Clusters:
     """Pooled P(X) of every cluster."""
     null: Null
     """How far from it those that belong to it lie."""
+    variation: Variation = UNKNOWN
+    """What clients of one cluster differ by besides their sampling noise."""
 
     def place(self, newcomers: Descriptors, calibrated: bool = True) -> NDArray[np.int64]:
         """Clusters of labelled late clients: the best-fitting pooled moments, or the paper's nearest centroid."""
@@ -188,7 +195,8 @@ def find_clusters(descriptors: Descriptors, how: Clusterer) -> Clusters:
     check_clusterer(how.name)
     estimator = find_clusterer(how.name)(how)
     if how.name == "calibrated":
-        return with_centroids(descriptors, estimator.fit(descriptors).labels_)
+        fitted = estimator.fit(descriptors)
+        return replace(with_centroids(descriptors, fitted.labels_), variation=fitted.variation_)
     if how.name == "kmeans" and how.clusters is not None and how.clusters > len(descriptors):
         raise FedfluxError(f"{how.clusters} clusters of {len(descriptors)} clients: ask for fewer")
     if not takes(how, len(descriptors)):

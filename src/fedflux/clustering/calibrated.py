@@ -6,11 +6,15 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClusterMixin
+from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
-from fedflux.clustering.evidence import EFFECT_FLOOR, PAID, Array, Index, Pool, compare, label_evidence, log_splits
+from fedflux.clustering.evidence import FIRST_RULES, PAID, RULES, compare, label_evidence, log_splits
 from fedflux.clustering.neighbours import approximate_neighbours
+from fedflux.clustering.pool import Array, Index, Pool
 from fedflux.clustering.settling import settled
+from fedflux.clustering.variation import UNKNOWN, Variation, estimate
+from fedflux.clustering.variation.spreads import LEAST_CLIENTS
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
 
@@ -24,6 +28,10 @@ WORTHWHILE = 0.95
 """Scouting ends with the first sweep that leaves more than this share of the groups."""
 ENOUGH = 0.98
 """Beyond 20,000 groups everyone is looked at once more only if the last such look left less than this share of them."""
+SAMPLED = 400
+"""Beyond so many clients their variation is estimated from an even sample of as many."""
+LOOKS = 8
+"""How often clusters and the variation within them are estimated in turn, at most."""
 REFUSED = -np.inf
 """The likeness of a pair whose test says no."""
 
@@ -34,7 +42,8 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     Groups that look most alike merge first; two groups merge only if the hypothesis that all their clients hold one
     distribution survives at level `alpha`, corrected for the number of ways the union could have been parted and for
     the number of such unions in the federation. What is left when no merge survives are the clusters, and clients
-    that another of them explains clearly better than their own move there.
+    that another of them explains clearly better than their own move there. Clients of one cluster may differ by nature:
+    the size of that is estimated, and groups are parted only by more.
 
     Up to 65 groups every pair is tested, up to 20,000 each group with its eight nearest; beyond, neighbours are looked
     for in cells nearby instead of everywhere. The tests, and with them the level, are the same at every size.
@@ -43,8 +52,9 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ----------
     alpha : float, default=0.01
         The probability that a federation without any shift is split at all.
-    floor : float, default=0.02
-        Differences of class means below this many within-class deviations do not count, however many samples.
+    floor : float, optional
+        Version 0.1's rules: no variation between clients, but differences of class means below so many within-class
+        deviations do not count. By default the variation is estimated instead.
 
     Attributes
     ----------
@@ -52,14 +62,48 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Cluster of each client.
     pool_ : Pool
         The pooled moments of every cluster, in order of label.
+    variation_ : Variation
+        What clients of one cluster differ by, as the tests granted it.
     """
 
-    def __init__(self, alpha: float = 0.01, floor: float = EFFECT_FLOOR) -> None:
+    def __init__(self, alpha: float = 0.01, floor: float | None = None) -> None:
         self.alpha = alpha
         self.floor = floor
 
     def fit(self, X: Descriptors, y: Any = None) -> Self:
         """Cluster labelled descriptors."""
+        self.variation_ = self._variation(X)
+        pool, labels = self._agglomerate(X, self.variation_)
+        clients = Pool.of(X)  # again, so that very many single clients are not held while groups merge
+        self.labels_ = settled(clients, labels, self.variation_)
+        self.pool_ = pool if self.labels_ is labels else clients.merge(self.labels_)
+        return self
+
+    def _variation(self, descriptors: Descriptors) -> Variation:
+        """The variation within the clusters that it leads to itself, from above.
+
+        One cluster of all has the largest; what it cannot explain is split off, which leaves less, and so on until the
+        same clusters come again. So clients that differ by one cloud of noise stay together, and clumps part.
+        """
+        if self.floor is not None:
+            return Variation(floor=self.floor)
+        if len(descriptors) < LEAST_CLIENTS:
+            return UNKNOWN
+        if len(descriptors) > SAMPLED:
+            descriptors = descriptors.take(np.linspace(0, len(descriptors) - 1, SAMPLED).astype(np.int64))
+        clients, labels = Pool.of(descriptors), np.zeros(len(descriptors), dtype=np.int64)
+        variation = estimate(clients, labels)
+        for _ in range(LOOKS):
+            if not variation.estimated:
+                break
+            found = settled(clients, self._agglomerate(descriptors, variation)[1], variation)
+            if adjusted_rand_score(found, labels) == 1:
+                break
+            labels, variation = found, estimate(clients, found).within(variation)
+        return variation
+
+    def _agglomerate(self, X: Descriptors, variation: Variation) -> tuple[Pool, Index]:
+        """Merge while the test allows it: the groups, and everyone's."""
         pool = Pool.of(X)
         labels = np.arange(len(pool))
         tested, changed = _nothing(), np.ones(len(pool), dtype=bool)
@@ -67,7 +111,7 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         while len(pool) > 1:
             first, second = candidate_pairs(pool, SCOUTS if scouting else NEIGHBOURS, asking)
             fresh = (changed[first] | changed[second]) & ~tested.hold(first, second)
-            tested = tested.join(self._test(pool, first[fresh], second[fresh], len(X)))
+            tested = tested.join(self._test(pool, first[fresh], second[fresh], len(X), variation))
             group = _couple(tested, len(pool), mutual=len(pool) <= ALL_PAIRS)
             sizes = np.bincount(group)
             if len(sizes) < len(pool):
@@ -81,23 +125,25 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             else:  # nothing new among what changed: look at every pair once more before stopping
                 changed, scouting, looked = np.ones(len(pool), dtype=bool), False, len(pool)
                 asking = changed
-        clients = Pool.of(X)  # again, so that very many single clients are not held while groups merge
-        self.labels_ = settled(clients, labels)
-        self.pool_ = pool if self.labels_ is labels else clients.merge(self.labels_)
-        return self
+        return pool, labels
 
-    def _test(self, pool: Pool, first: Index, second: Index, clients: int) -> "_Pairs":
+    def _test(self, pool: Pool, first: Index, second: Index, clients: int, variation: Variation = UNKNOWN) -> "_Pairs":
         """The pairs with their likeness, `REFUSED` where one distribution cannot explain both."""
         sizes = pool.members[first], pool.members[second]
         found = log_splits(*sizes) + np.log(clients / (sizes[0] + sizes[1]))
-        level = np.log(self.alpha)
+        level, rules = np.log(self.alpha), RULES if self.floor is None else FIRST_RULES
         likeness = np.full(len(first), REFUSED)
         rest = np.arange(len(first))
         if not pool.label_noise.any():  # labels alone refuse many a pair, and cost next to nothing
-            shares = [PAID + label_evidence(pool, first, second, floor) for floor in (0.0, self.floor)]
-            rest = np.flatnonzero((shares[0] + found >= level) | (shares[1] >= level))
-        evidence = compare(pool, first[rest], second[rest], self.floor)
-        survives = (evidence.total + found[rest] >= level) | (evidence.trifle >= level)
+            shares = [
+                PAID + label_evidence(pool, first, second, floor, variation.labels, rules.expected)
+                for floor in (0.0, variation.floor)
+            ]
+            rest = np.flatnonzero((shares[0] + found >= level) | ((shares[1] >= level) & (variation.floor > 0)))
+        evidence = compare(pool, first[rest], second[rest], variation, rules)
+        survives = evidence.total + found[rest] >= level
+        if variation.floor > 0:
+            survives |= evidence.trifle >= level
         likeness[rest] = np.where(survives, evidence.likeness, REFUSED)
         return _Pairs(first, second, likeness)
 

@@ -15,14 +15,13 @@ from scipy.stats import chi2
 
 from fedflux.clustering.blurred import known_covariance, log_tail, quadratic
 from fedflux.clustering.label_counts import log_labels, share_noise
-from fedflux.descriptors.descriptor import Descriptors
-from fedflux.descriptors.sums import group_sums, precision, spans
+from fedflux.clustering.pool import CHUNK, Array, Index, Pool
+from fedflux.clustering.variation import EFFECT_FLOOR, UNKNOWN, Variation
+from fedflux.clustering.variation.spreads import LEAST_SPREAD, SPREAD_FREEDOM, log_spreads
+from fedflux.descriptors.sums import spans
 
-Array = NDArray[np.float64]
-Index = NDArray[np.int64]
+__all__ = ["EFFECT_FLOOR", "Array", "Evidence", "Index", "Pool", "compare", "label_evidence", "log_splits"]
 
-EFFECT_FLOOR = 0.02
-"""τ: differences of this many within-class deviations are trifles, however many samples prove them."""
 CORRELATION_PRIOR = 40.0
 """Samples' worth of the pair's average class correlation that each class correlation is shrunk with."""
 VARIANCE_PRIOR = 4.0
@@ -30,81 +29,23 @@ VARIANCE_PRIOR = 4.0
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
 PAID = np.log(3)
-"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice."""
-CHUNK = 512
-"""Pairs compared at once, which bounds memory."""
+"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice; a fourth,
+of spreads, pays and costs log(4/3) more."""
 
 
-@dataclass(frozen=True, eq=False)
-class Pool:
-    """Moments of G groups of clients, by class: what adds up when groups merge."""
+@dataclass(frozen=True)
+class Rules:
+    """What a test must have to go by."""
 
-    members: Array
-    """(G,): clients in the group."""
-    holders: Array
-    """(G, U): clients that hold the class; each costs one degree of freedom."""
-    weight: Array
-    """(G, U): effective counts e: the precision of the means and, less one a client, the freedom of the covariances."""
-    mean: Array
-    """(G, U, l)."""
-    covariance: NDArray[np.floating]
-    """(G, U, l, l): pooled within-client, within-class; in single precision beyond 20,000 groups."""
-    noise: Array
-    """(G, U): known variance added to each coordinate of the mean (differential privacy)."""
-    labels: Array
-    """(G, U): label counts on the scale of effective samples."""
-    label_noise: Array
-    """(G,): known variance added to each of them (differential privacy)."""
+    examples: float = 5.0
+    """Effective examples of a class on either side; one image is no mean whose noise is Gaussian."""
+    expected: float = 3.0
+    """Expected examples of a label in the smaller group."""
 
-    def __len__(self) -> int:
-        return len(self.members)
 
-    @staticmethod
-    def of(descriptors: Descriptors) -> "Pool":
-        """One group per client."""
-        count = descriptors.count[:, 1:].astype(np.float64)
-        total = np.maximum(count.sum(axis=1), 1)
-        noisy = descriptors.count_noise > 0  # noisy counts are of distinct examples
-        scale = np.where(noisy, 1.0, descriptors.effective[:, 0] / total)
-        return Pool(
-            members=np.ones(len(descriptors)),
-            holders=((count > 0) & (descriptors.effective[:, 1:] > 0)).astype(np.float64),
-            weight=descriptors.effective[:, 1:].astype(np.float64),
-            mean=descriptors.mean[:, 1:].astype(np.float64),
-            covariance=descriptors.class_covariances(),
-            noise=descriptors.noise[:, 1:].astype(np.float64),
-            labels=count * scale[:, None],
-            label_noise=descriptors.count_noise.astype(np.float64),
-        )
-
-    def join(self, other: "Pool") -> "Pool":
-        """The groups of both, one after another."""
-        return Pool(*(np.concatenate([getattr(p, f.name) for p in (self, other)]) for f in fields(Pool)))
-
-    def merge(self, group: Index) -> "Pool":
-        """Groups with the same number in `group` (0…M − 1) become one."""
-        total = int(group.max()) + 1
-
-        def add(values: Array) -> Array:
-            return group_sums(values, group, total)
-
-        weight = add(self.weight)
-        safe = np.maximum(weight, 1e-12)
-        covariance = np.empty((total, *self.covariance.shape[1:]), dtype=precision(total))
-        together = max(CHUNK // len(self), 1)  # a few classes at a time, which bounds memory
-        for some in (slice(u, u + together) for u in range(0, weight.shape[1], together)):
-            one = add(self.weight[:, some, None, None] * self.covariance[:, some])
-            covariance[:, some] = one / safe[:, some, None, None]
-        return Pool(
-            members=add(self.members),
-            holders=add(self.holders),
-            weight=weight,
-            mean=add(self.weight[..., None] * self.mean) / safe[..., None],
-            covariance=covariance,
-            noise=add(self.weight**2 * self.noise) / safe**2,
-            labels=add(self.labels),
-            label_noise=add(self.label_noise),
-        )
+RULES = Rules()
+FIRST_RULES = Rules(1.0, 1.0)
+"""Those of version 0.1, which compare whatever there is: for asking which of several is nearest, too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -119,83 +60,119 @@ class Evidence:
     """(P,): all class means together."""
     labels: Array
     """(P,): label counts."""
+    spreads: Array
+    """(P,): spreads within classes; 0 where they cannot be compared."""
     trifle: Array
-    """(P,): of "the difference is a trifle": the strongest of the three once the floor is granted as noise."""
+    """(P,): of "the difference is a trifle": the total once the floor is granted as noise, if there is one."""
 
     @property
     def total(self) -> Array:
-        """(P,): the strongest of the three, paid for by Bonferroni over the three and over the classes."""
-        return _strongest(self.classes, self.joint, self.labels)
+        """(P,): the strongest test, paid for by Bonferroni over the tests and over the classes."""
+        return _strongest(self.classes, self.joint, self.labels, self.spreads)
 
     @property
     def likeness(self) -> Array:
         """(P,): a smooth order of pairs from alike to unlike, where `total` has ties at 1: all evidence added up."""
-        return np.asarray(self.joint + self.labels + self.classes.min(axis=1))
+        return np.asarray(self.joint + self.labels + self.spreads + self.classes.min(axis=1))
 
 
-def _strongest(classes: Array, joint: Array, labels: Array) -> Array:
+def _strongest(classes: Array, joint: Array, labels: Array, spreads: Array) -> Array:
     tested = np.maximum((classes < 0).sum(axis=1), 1)
     single = np.log(tested) + classes.min(axis=1)
-    return np.asarray(np.minimum(PAID + np.minimum(np.minimum(joint, single), labels), 0.0))
+    least = np.minimum(np.minimum(joint, single), np.minimum(labels, spreads))
+    return np.asarray(np.minimum(PAID + np.where(spreads < 0, np.log(4 / 3), 0.0) + least, 0.0))
 
 
-def compare(pool: Pool, first: Index, second: Index, floor: float = EFFECT_FLOOR) -> Evidence:
-    """Test each pair (first[i], second[i]) of groups."""
+def compare(
+    pool: Pool, first: Index, second: Index, variation: Variation = UNKNOWN, rules: Rules = FIRST_RULES
+) -> Evidence:
+    """Test each pair (first[i], second[i]) of groups: do they differ by more than sampling and variation explain?"""
+    spread = log_spreads(pool) if len(variation.spreads) else np.zeros((len(pool), 0))
     parts = [
-        _compare(pool, first[begin : begin + CHUNK], second[begin : begin + CHUNK], floor)
-        for begin in range(0, max(len(first), 1), CHUNK)
+        _compare(pool, first[rows], second[rows], variation, rules, spread)
+        for rows in (slice(begin, begin + CHUNK) for begin in range(0, max(len(first), 1), CHUNK))
     ]
     names = [field.name for field in fields(Evidence)]
     return Evidence(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def _compare(pool: Pool, i: Index, j: Index, floor: float) -> Evidence:
+def _compare(pool: Pool, i: Index, j: Index, variation: Variation, rules: Rules, spread: Array) -> Evidence:
     weights = pool.weight[i], pool.weight[j]
     freedom = np.maximum(weights[0] + weights[1] - pool.holders[i] - pool.holders[j], 0)
     prior = np.minimum(CORRELATION_PRIOR, freedom.sum(axis=1, keepdims=True) - freedom)
     length = pool.mean.shape[2]
     enough = (freedom >= LEAST_FREEDOM) & (freedom + prior >= length + LEAST_FREEDOM)
-    usable = (np.minimum(*weights) >= 1) & enough
+    usable = (np.minimum(*weights) >= rules.examples) & enough
     with np.errstate(divide="ignore"):
         scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
+    own = np.where(usable, pool.own[i] + pool.own[j], 0.0)
+    natural = variation.along * own
     correlation, deviation = _noise_shape(pool, i, j, freedom, prior)
     difference = np.where(usable[..., None], pool.mean[i] - pool.mean[j], 0.0) / deviation
     known = _scaled(_known(pool, i) + _known(pool, j), 1 / deviation) if pool.noise.any() else None
+    if variation.apart > 0:
+        free = variation.apart * own[..., None, None] * np.eye(length)
+        known = free if known is None else known + free
     squared = quadratic(correlation, difference)
     stretch, second = _hotelling(length, freedom, prior)
+    whole = variation.whitened * own
+    share = whole / (scale + whole)  # of the noise that is variation, whose size is known otherwise
+    stretch = length + (1 - share) * (stretch - length)
+    second = 1 / ((1 - share) ** 2 / second + share**2 / variation.freedom)
 
     def judge(rows: Index, granted: float) -> tuple[Array, Array, Array]:
         """Class by class, jointly, and label counts, once `granted` deviations count as noise."""
-        grown = scale[rows] + granted**2
+        grown = scale[rows] + natural[rows] + granted**2
         statistic = squared[rows] / grown
         if known is not None:
             statistic = quadratic(correlation[rows] * grown[..., None, None] + known[rows], difference[rows])
         classes = np.where(usable[rows], _log_fisher(statistic, stretch[rows], second[rows], length), 0.0)
-        counts = label_evidence(pool, i[rows], j[rows], granted)
-        return classes, _log_joint(classes, usable[rows], length), counts
+        counts = label_evidence(pool, i[rows], j[rows], granted, variation.labels, rules.expected)
+        rest = share[rows].max(axis=1, initial=0.0) ** 2 / variation.freedom
+        return classes, _log_joint(classes, usable[rows], length, variation.directions, rest), counts
 
     everything = np.arange(len(i))
     classes, joint, counts = judge(everything, 0.0)
-    trifle = _strongest(classes, joint, counts)
+    spreads = _log_spread_evidence(pool, i, j, variation, spread)
+    trifle = _strongest(classes, joint, counts, spreads)
     # against the sampling noise of few examples the floor is nothing, and both answers are the same
     sizes = pool.labels[i].sum(axis=1), pool.labels[j].sum(axis=1)
     sharpest = np.maximum(np.where(usable, 1 / scale, 0).max(axis=1, initial=0), np.minimum(*sizes))
-    matters = np.flatnonzero(floor**2 * sharpest > 0.02)
+    matters = np.flatnonzero(variation.floor**2 * sharpest > 0.02)
     if len(matters):
-        trifle[matters] = _strongest(*judge(matters, floor))
-    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, trifle)
+        trifle[matters] = _strongest(*judge(matters, variation.floor), spreads[matters])
+    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, spreads, trifle)
 
 
-def label_evidence(pool: Pool, i: Index, j: Index, floor: float) -> Array:
-    """(P,): log p of the label counts alone, once `floor` deviations count as noise."""
-    parts = [_label_evidence(pool, i[rows], j[rows], floor) for rows in spans(len(i))]
+def _log_spread_evidence(pool: Pool, i: Index, j: Index, variation: Variation, spread: Array) -> Array:
+    """(P,): log p of the spreads within classes: (s_A − s_B)² over ψ(1/ν_A + 1/ν_B) is F(1, ·); all classes."""
+    if not len(variation.spreads):
+        return np.zeros(len(i))
+    freedom = pool.freedom[i], pool.freedom[j]
+    usable = np.minimum(*freedom) >= SPREAD_FREEDOM
+    noise = variation.spreads * (1 / np.maximum(freedom[0], 1) + 1 / np.maximum(freedom[1], 1))
+    gap = np.where(usable, (spread[i] - spread[j]) ** 2, 0.0)
+    statistic = gap / np.maximum(noise, 1e-30)
+    classes = np.where(
+        usable, log_tail(np.asarray(fdtrc(1, variation.spread_freedom, statistic), dtype=np.float64), statistic, 1), 0.0
+    )
+    wide = np.where(usable, gap - noise, 0.0).sum(axis=1) >= LEAST_SPREAD**2 * np.maximum(usable.sum(axis=1), 1)
+    return np.where(wide, _log_joint(classes, usable, 1), 0.0)
+
+
+def label_evidence(
+    pool: Pool, i: Index, j: Index, floor: float, variation: float = 0.0, expected: float = FIRST_RULES.expected
+) -> Array:
+    """(P,): log p of the label counts alone, once `floor` deviations count as noise and clients' own `variation`."""
+    parts = [_label_evidence(pool, i[rows], j[rows], floor, variation, expected) for rows in spans(len(i))]
     return np.concatenate([np.zeros(0), *parts])
 
 
-def _label_evidence(pool: Pool, i: Index, j: Index, floor: float) -> Array:
+def _label_evidence(pool: Pool, i: Index, j: Index, floor: float, variation: float, expected: float) -> Array:
     labels = pool.labels[i], pool.labels[j]
     blur = share_noise(labels[0], pool.label_noise[i]) + share_noise(labels[1], pool.label_noise[j])
-    return log_labels(*labels, blur, floor)
+    natural = variation**2 * (pool.label_own[i] + pool.label_own[j])
+    return log_labels(*labels, blur, floor, natural, expected)
 
 
 def _known(pool: Pool, i: Index) -> Array:
@@ -250,17 +227,24 @@ def _chi2_table(freedom: int) -> tuple[Array, Array]:
     return points, np.asarray(chi2.logsf(points, freedom))
 
 
-def _log_joint(classes: Array, usable: NDArray[np.bool_], length: int) -> Array:
+def _log_joint(
+    classes: Array, usable: NDArray[np.bool_], length: int, directions: float = 1.0, uncertain: Array | float = 0.0
+) -> Array:
     """All classes together: each p-value as the χ²(l) it would be with many samples, and the sum of those as χ².
 
-    Exact under the null for independent classes, with the tails that the union bound asks for.
+    Exact under the null for independent classes, with the tails that the union bound asks for. Where only a share of
+    the `directions` scatters, so many fewer are the degrees of freedom. One over `uncertain` are those behind the size
+    of the noise that all classes have in common: the sum is then F.
     """
     points, tails = _chi2_table(length)
     near = np.interp(-classes, -tails, points)
     beyond = np.maximum(tails[-1] - classes, 0)  # the tail goes on at its rate: two units for each unit of log p
     total = np.where(usable, near + 2 * beyond, 0).sum(axis=1)
-    freedom = np.maximum(length * usable.sum(axis=1), 1)
-    return np.where(usable.any(axis=1), log_tail(chdtrc(freedom, total), total, freedom), 0.0)
+    freedom = np.maximum(directions * length * usable.sum(axis=1), 1)
+    firm = chdtrc(freedom, total)
+    second = 1 / np.maximum(uncertain, 1e-9)
+    tail = np.where(second < 1e8, fdtrc(freedom, second, total / freedom), firm)
+    return np.where(usable.any(axis=1), log_tail(tail, total, freedom), 0.0)
 
 
 def log_splits(first: Array, second: Array) -> Array:

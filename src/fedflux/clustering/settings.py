@@ -27,6 +27,11 @@ class ClusteringSettings(Declared):
         panel="Clustering",
         check=between(0, 1, "()"),
     )
+    variation: Literal["estimated", "fixed"] = setting(
+        "estimated",
+        "calibrated: what clients of one cluster differ by, estimated or version 0.1's fixed floor",
+        panel="Clustering",
+    )
     eps_scale: float = setting(1.0, "adaptive-dbscan's factor on the radius", panel="Clustering", check=above(0))
 
 

@@ -4,13 +4,15 @@ Merging two clients rests on their few examples alone, and whom a client was mer
 clusters know better: against their pooled means a client's own noise is nearly all that is left.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.clustering.evidence import Array, Index, Pool
 from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
+from fedflux.clustering.pool import Array, Index, Pool, typical_weight, white_means
+from fedflux.clustering.variation import UNKNOWN, Variation
+from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 from fedflux.descriptors.sums import group_sums, spans
 
 CLEARLY = 10.0
@@ -27,12 +29,12 @@ MOST = 200_000_000
 """Clients times clusters up to which everyone is compared with every cluster; beyond, they stay where they are."""
 
 
-def settled(pool: Pool, labels: Index) -> Index:
+def settled(pool: Pool, labels: Index, variation: Variation = UNKNOWN) -> Index:
     """Clusters of single clients (the groups of `pool`) after everyone has moved who should; empty ones are gone."""
-    freedom = np.maximum(pool.weight - pool.holders, 0.0).sum()
+    freedom = pool.freedom.sum()
     if freedom < FREEDOM * pool.mean.shape[2] or pool.noise.any() or pool.label_noise.any():
         return labels  # too little to tell noise by; or privacy's noise, which is larger than what this could mend
-    clients = _Groups.of(pool)
+    clients = _Groups.of(pool, variation)
     for _ in range(PASSES):
         clusters = int(labels.max()) + 1
         if clusters == 1 or clusters * len(pool) > MOST:
@@ -54,11 +56,21 @@ class _Groups:
     """(G, U)."""
     counts: Array
     """(G, U)."""
+    spread: Array
+    """(G, U): mean log variances within classes."""
+    firmness: Array
+    """(G, U): precisions of those; 0 where spreads are not compared."""
 
     @staticmethod
-    def of(pool: Pool) -> "_Groups":
+    def of(pool: Pool, variation: Variation) -> "_Groups":
+        """Clients that vary by nature say less: 1/(1/e + τ²) examples' worth of means, 1/(1/n + ρ²) of labels."""
         weight = np.where(pool.weight >= 1, pool.weight, 0.0)
-        return _Groups(_white_means(pool), weight, observed(pool.labels, pool.weight))
+        counts = observed(pool.labels, pool.weight)
+        fewer = 1 + variation.labels**2 * counts.sum(axis=1, keepdims=True)
+        points = white_means(pool, variation.along, variation.apart)
+        own = variation.whitened
+        worth = (1 + own * typical_weight(pool)) / (1 + own * weight)  # one for a client of typical size
+        return _Groups(points, weight * worth, counts / fewer, *_spreads(pool, variation))
 
     @property
     def sizes(self) -> Array:
@@ -71,19 +83,32 @@ class _Groups:
         return np.asarray(np.sqrt(self.counts / np.maximum(self.sizes, 1e-12)[:, None]))
 
     def take(self, rows: Index | slice) -> "_Groups":
-        return _Groups(self.points[rows], self.weight[rows], self.counts[rows])
+        return _Groups(*(getattr(self, field.name)[rows] for field in fields(_Groups)))
 
     def merged(self, labels: Index, clusters: int) -> "_Groups":
-        weight, counts = (group_sums(values, labels, clusters) for values in (self.weight, self.counts))
+        every = (self.weight, self.counts, self.firmness, self.firmness * self.spread)
+        weight, counts, firmness, spread = (group_sums(values, labels, clusters) for values in every)
         first = group_sums(self.weight[..., None] * self.points, labels, clusters)
-        return _Groups(_over(first, weight), weight, counts)
+        return _Groups(_over(first, weight), weight, counts, spread / np.maximum(firmness, 1e-12), firmness)
 
     def without(self, others: "_Groups") -> "_Groups":
         """Each group less one of its members, row by row."""
         weight = np.where(self.weight - others.weight >= 1, self.weight - others.weight, 0.0)
         first = self.weight[..., None] * self.points - others.weight[..., None] * others.points
         counts = self.counts - others.counts
-        return _Groups(_over(first, weight), weight, np.where(counts > 1e-9, counts, 0.0))
+        firmness = np.where(
+            self.firmness - others.firmness > 1e-6 * self.firmness, self.firmness - others.firmness, 0.0
+        )
+        spread = (self.firmness * self.spread - others.firmness * others.spread) / np.maximum(firmness, 1e-12)
+        return _Groups(_over(first, weight), weight, np.where(counts > 1e-9, counts, 0.0), spread, firmness)
+
+
+def _spreads(pool: Pool, variation: Variation) -> tuple[Array, Array]:
+    """Mean log variances and their precisions ν/ψ, 0 where nothing tells how far they scatter."""
+    if not len(variation.spreads):
+        return np.zeros_like(pool.weight), np.zeros_like(pool.weight)
+    firm = np.where(pool.freedom >= SPREAD_FREEDOM, pool.freedom / np.maximum(variation.spreads, 1e-12), 0.0)
+    return log_spreads(pool), firm
 
 
 def _over(sums: Array, weight: Array) -> Array:
@@ -134,6 +159,7 @@ def _gain(clients: _Groups, own: _Groups, other: _Groups, prior: Array) -> Array
     known = (own.counts > 0) | (other.counts > 0)
     likely = [log_predictive(clients.counts, group.counts, known, prior) for group in (own, other)]
     likelier = 2 * (likely[1] - likely[0])
+    of_means = of_means + _less(*(_spreads_apart(clients, group, own, other) for group in (own, other)))
     return np.asarray(of_means + np.where(likelier > 0, np.maximum(of_labels, likelier), likelier))
 
 
@@ -150,6 +176,14 @@ def _means_apart(clients: _Groups, groups: _Groups, classes: NDArray[np.bool_]) 
     return (precision * ((clients.points - groups.points) ** 2).sum(axis=2)).sum(axis=1), spread
 
 
+def _spreads_apart(clients: _Groups, groups: _Groups, own: _Groups, other: _Groups) -> tuple[Array, Array]:
+    """The same of spreads, on classes whose spread both groups know."""
+    both = (own.firmness > 0) & (other.firmness > 0)
+    precision = np.where(both, _precision(clients.firmness, groups.firmness), 0.0)
+    wide = -np.log(np.where(precision > 0, precision, 1.0)).sum(axis=1)
+    return (precision * (clients.spread - groups.spread) ** 2).sum(axis=1), wide
+
+
 def _labels_apart(clients: _Groups, groups: _Groups) -> tuple[Array, Array]:
     """The same of label shares."""
     precision = _precision(clients.sizes, groups.sizes)
@@ -164,6 +198,9 @@ def _distances(clients: _Groups, groups: _Groups) -> Array:
     for u in range(clients.weight.shape[1]):
         scale = _precision(clients.weight[:, u, None], groups.weight[None, :, u])
         total += scale * _squared(clients.points[:, u], groups.points[:, u])
+        if clients.firmness.any():
+            firm = _precision(clients.firmness[:, u, None], groups.firmness[None, :, u])
+            total += firm * (clients.spread[:, u, None] - groups.spread[None, :, u]) ** 2
         total += np.where((scale == 0) & (clients.weight[:, u, None] > 0), clients.points.shape[2], 0.0)
     return np.asarray(total)
 
@@ -177,16 +214,3 @@ def _precision(first: Array, second: Array) -> Array:
 def _squared(first: Array, second: Array) -> Array:
     squared = (first**2).sum(axis=1)[:, None] + (second**2).sum(axis=1)[None] - 2 * first @ second.T
     return np.asarray(np.maximum(squared, 0.0))
-
-
-def _white_means(pool: Pool) -> Array:
-    """Class means where the federation's pooled scatter within clients and classes is the unit."""
-    freedom = np.maximum(pool.weight - pool.holders, 0.0).sum(axis=0)
-    total = np.einsum("gu,guij->uij", pool.weight, pool.covariance).astype(np.float64)
-    length = pool.mean.shape[2]
-    average = total.sum(axis=0) / max(freedom.sum(), 1.0)
-    covariance = (total + 2.0 * length * average) / np.maximum(freedom + 2.0 * length, 1.0)[:, None, None]
-    values, axes = np.linalg.eigh(covariance)
-    values = np.maximum(values, 1e-6 * values.max(axis=1, keepdims=True) + 1e-30)
-    centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / np.maximum(pool.weight.sum(axis=0), 1e-12)[:, None]
-    return np.asarray(np.einsum("gui,uij->guj", pool.mean - centre, axes) / np.sqrt(values))
