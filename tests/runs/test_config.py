@@ -97,7 +97,7 @@ def test_numbers_come_in_the_forms_people_write(tmp_path: Path) -> None:
         ('clusters = "many"', "--clusters 'many'"),
         ('clusters = "--5"', "--clusters '--5'"),
         ('clusters = "²"', "--clusters '²'"),
-        ('cluster_round = "soon"', "--cluster-round 'soon' does not fit: give auto or a whole number"),
+        ('cluster_round = "soon"', "--cluster-round 'soon' does not fit: give auto or trigger or a whole number"),
         ('precision = "fp8"', "--precision"),
         ('patterns = "odd"', "--patterns"),
     ],
@@ -244,6 +244,7 @@ OTHER: dict[str, Any] = {
     "clients": 12,
     "seed": 43,
     "significance": 0.05,
+    "variation": "fixed",
     "assignment": "euclidean",
     "min_members": 2,
     "novel": "global",
@@ -272,9 +273,11 @@ OTHER: dict[str, Any] = {
     "answer": "both",
     "redescribe": 2,
     "false_alarms": 0.05,
+    "drift_test": "chunk",
     "dp": "paper",
     "epsilon": 0.5,
     "delta": 1e-6,
+    "privacy_unit": "group",
     "model": "package.module:factory",
     "rounds": 11,
     "epochs": 3,
@@ -295,7 +298,7 @@ OTHER: dict[str, Any] = {
 }
 
 
-TOGETHER = {**OTHER, "answer": "cluster", "passes": None}
+TOGETHER = {**OTHER, "answer": "cluster", "passes": None, "privacy_unit": "record"}
 """Those that can be told in one run."""
 
 

@@ -34,9 +34,11 @@ WHERE_READ: dict[str, dict[str, Any]] = {
     "preset": {"algorithm": "apfl"},
     "redescribe": {"algorithm": "flux-dynamic"},
     "false_alarms": {"algorithm": "flux-dynamic"},
+    "drift_test": {"algorithm": "flux-dynamic"},
     "novelty_level": {"novel": "global"},
     "dp": {"epsilon": 0.5},
     "delta": {"epsilon": 1.0},
+    "privacy_unit": {"epsilon": 1.0},
 }
 """Settings that only some shifts or algorithms read."""
 
@@ -215,7 +217,8 @@ def test_a_preset_leaves_no_trace_but_the_settings_it_sets(name: str, algorithm:
 def test_the_papers_flux_is_told_apart_by_what_it_sets() -> None:
     paper, plain = make_config({"preset": "paper"}), make_config({})
     assert identity(paper, "data") != identity(plain, "data")
-    settings = "assignment euclidean, clusterer adaptive-dbscan, late place, projector synthetic, sharing none"
+    settings = "assignment euclidean, cluster-round trigger, clusterer adaptive-dbscan, late place"
+    settings += ", projector synthetic, sharing none"
     assert label(paper) == f"flux ({settings})"
     assert group(paper, "data") == group(plain, "data")
     old = identity(make_config({"preset": "0.1"}), "data")

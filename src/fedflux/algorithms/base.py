@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.flux.describe import DescriptorSettings
 from fedflux.clustering import Clusterer, Clusters
-from fedflux.clustering.drift import FALSE_ALARMS
+from fedflux.clustering.change.drift import FALSE_ALARMS
 from fedflux.clustering.placement.novelty import LEVEL
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Predictor, Stack, Training
@@ -107,7 +107,9 @@ class Settings:
     true_count: bool = False
     """Tell the clusterer the true number of clusters."""
     cluster_round: int | None = None
-    """After how many FedAvg rounds to cluster; None: when C(r) fires."""
+    """After how many FedAvg rounds to cluster; None: early and again, or when C(r) fires."""
+    look_again: bool = True
+    """Without a round of choice: look for clusters early, and again as the model learns; False: once C(r) fires."""
     assignment: Literal["mixture", "calibrated", "euclidean"] = "mixture"
     """Place unseen clients by their clusters' class mixtures, by the calibrated distance of means, or by the paper's
     scaled Euclidean one; late clients, who have labels, by the same rule."""
@@ -118,7 +120,9 @@ class Settings:
     redescribe: int = 1
     """Every how many rounds clients describe themselves anew, to find out whether they drifted."""
     false_alarms: float = FALSE_ALARMS
-    """The share of clients without drift that may be said to drift when they describe themselves anew."""
+    """The share of rounds without drift in which somebody may be said to drift."""
+    drift_test: Literal["history", "chunk"] = "history"
+    """What is tested for drift: slow changes too, corrected over clients, or each client's newest chunk by itself."""
     everyone: bool = True
     """Whether every client that is there takes part in every round; else who does is a matter of chance."""
     sharing: Literal["auto", "none", "trunk", "general"] = "auto"

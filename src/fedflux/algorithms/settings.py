@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedflux.algorithms.registry import ALGORITHMS, find_algorithm
-from fedflux.clustering.drift import FALSE_ALARMS
+from fedflux.clustering.change.drift import FALSE_ALARMS
 from fedflux.clustering.placement.novelty import LEVEL
 from fedflux.settings import Declared, at_least, between, passes, setting, share
 
@@ -29,8 +29,11 @@ class MethodSettings(Declared):
         unset="as many as the rounds take, and --finetune",
         check=at_least(1),
     )
-    cluster_round: int | Literal["auto"] = setting(
-        "auto", "FedAvg rounds before clustering, or auto: when C(r) fires", panel="Clustering"
+    cluster_round: int | Literal["auto", "trigger"] = setting(
+        "auto",
+        "FedAvg rounds before clustering. auto: a few, and clusters are looked for again as the model learns; trigger: "
+        "when the paper's C(r) fires",
+        panel="Clustering",
     )
     late: Literal["regroup", "place"] = setting(
         "regroup",
@@ -45,9 +48,14 @@ class MethodSettings(Declared):
     )
     false_alarms: float = setting(
         FALSE_ALARMS,
-        "flux-dynamic: drift found where there is none, a client and round",
+        "flux-dynamic: rounds without drift in which somebody is said to drift",
         panel="Clustering",
         check=between(0, 1, "()"),
+    )
+    drift_test: Literal["history", "chunk"] = setting(
+        "history",
+        "flux-dynamic: each client's history, corrected over clients, or its newest chunk alone, as in version 0.1",
+        panel="Experiments",
     )
     assignment: Literal["mixture", "calibrated", "euclidean"] = setting(
         "mixture",

@@ -28,7 +28,7 @@ def of(*owners: type, without: Iterable[str] = ()) -> list[str]:
 
 PARTITION = of(DataSettings, without=["drift", "unseen"])
 CLUSTERING = of(ClusteringSettings)
-_PRIVACY = ("dp", "epsilon", "delta")
+_PRIVACY = ("dp", "epsilon", "delta", "privacy_unit")
 FIDELITY = of(
     DataSettings,
     DescriptionSettings,

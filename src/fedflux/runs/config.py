@@ -47,7 +47,8 @@ class RunConfig(AllSettings):
         """What is promised of descriptors, where the algorithm makes any; None without --epsilon."""
         if self.epsilon is None or not self.reads("epsilon"):
             return None
-        return Privacy(self.dp or "gaussian", self.epsilon, self.delta, self._releases())
+        mechanism, seed = self.dp or "gaussian", self.seed if self.privacy_unit == "group" else 0
+        return Privacy(mechanism, self.epsilon, self.delta, self._releases(), self.privacy_unit, seed)
 
     def _releases(self) -> int:
         """How often a client may describe the same examples: the budget is for all of these together."""
@@ -64,14 +65,16 @@ class RunConfig(AllSettings):
             seed=self.seed,
             paper_baselines=self.preset == "paper-baselines",
             clusters=true_clusters if number is None else number,
-            clusterer=Clusterer(self.clusterer, number, self.eps_scale, self.significance),
+            clusterer=Clusterer(self.clusterer, number, self.eps_scale, self.significance, self.variation),
             true_count=self.clusters == "true",
-            cluster_round=None if self.cluster_round == "auto" else self.cluster_round,
+            cluster_round=self.cluster_round if isinstance(self.cluster_round, int) else None,
+            look_again=self.cluster_round == "auto" and self.privacy() is None,
             assignment=self.assignment,
             min_members=self.min_members,
             regroup=self.late == "regroup",
             redescribe=self.redescribe,
             false_alarms=self.false_alarms,
+            drift_test=self.drift_test,
             everyone=self.participation == 1,
             sharing=self.sharing,
             novel=self.novel,
@@ -105,7 +108,7 @@ def _check_method(config: RunConfig) -> None:
     """What the method cannot do."""
     if config.finetune and config.passes is not None:
         raise FedfluxError("--passes says how long clients are fine-tuned: leave out --finetune")
-    if config.cluster_round != "auto" and not 1 <= config.cluster_round <= config.rounds:
+    if isinstance(config.cluster_round, int) and not 1 <= config.cluster_round <= config.rounds:
         raise FedfluxError(f"--cluster-round {config.cluster_round} is outside the rounds 1 to {config.rounds}")
     if config.algorithm == "flux-dynamic" and config.redescribe == 0:
         raise FedfluxError("--redescribe 0: flux-dynamic finds drift by describing clients anew; give 1 or more")
@@ -125,6 +128,8 @@ def _check_privacy(config: RunConfig) -> None:
     """Whether the promise can be kept."""
     if config.dp is not None and config.epsilon is None:
         raise FedfluxError(f"--dp {config.dp} needs a budget: --epsilon E")
+    if config.privacy_unit == "group" and (config.epsilon is None or config.dp == "paper"):
+        raise FedfluxError("--privacy-unit group is for the Gaussian release: give --epsilon E, without --dp paper")
     if config.privacy() is None:
         return
     opendp()

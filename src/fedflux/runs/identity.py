@@ -24,6 +24,8 @@ GRID = ("algorithm", "shift", "level", "seed")
 REVISED = {("sharing", "auto"): 2, ("sharing", "trunk"): 2, ("assignment", "mixture"): 2}
 """Values of settings that do something else than when runs were first kept under them. A method's revision would part
 it from runs with other values, too."""
+_WRITTEN = {"auto": "looks", "trigger": "auto"}
+"""How `cluster_round` is kept: what is called `trigger` now was `auto` when runs were first kept."""
 _CHOSEN = frozenset().union(*READS.values())
 
 
@@ -41,6 +43,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("clusters", None)  # always ten there
     if config.clusterer != "adaptive-dbscan":
         counts.pop("eps_scale", None)
+    if config.variation == "fixed" or (config.algorithm == "flux" and config.clusterer != "calibrated"):
+        counts.pop("variation", None)  # as if there were no such setting
     if not config.server_momentum:
         counts.pop("server_momentum", None)  # as if there were no such setting
     if config.passes is None or "finetune" not in READS[config.algorithm]:
@@ -51,6 +55,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("unseen")
     if config.min_members == 1:
         counts.pop("min_members", None)
+    if config.drift_test == "chunk":
+        counts.pop("drift_test", None)
     if config.drift is None:
         counts.pop("drift")
     else:
@@ -64,6 +70,7 @@ def _with_privacy(counts: dict[str, Any], config: RunConfig) -> dict[str, Any]:
     """The promise as it is kept; without one, nothing of it. Noise is drawn afresh: equal private runs differ."""
     privacy = config.privacy()
     left_out = {"dp", "epsilon", "delta"} if privacy is None else {"delta"} if privacy.mechanism == "paper" else set()
+    left_out = left_out | ({"privacy_unit"} if privacy is None or privacy.unit == "record" else set())
     kept = {key: value for key, value in counts.items() if key not in left_out}
     if privacy is not None:
         kept["dp"] = privacy.mechanism
@@ -112,6 +119,9 @@ def identity(config: RunConfig, checksum: str) -> str:
     of_model = _code_of_model(config.model)
     of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
     counts = determines(config)
+    if config.cluster_round in _WRITTEN and "cluster_round" in counts:
+        once = config.privacy() is not None or config.algorithm == "flux-dynamic"  # who look once, when C(r) fires
+        counts["cluster_round"] = _WRITTEN["trigger" if once else str(config.cluster_round)]
     revised = [[name, number] for (name, value), number in REVISED.items() if counts.get(name) == value]
     return _digest([counts, checksum, revision(config), *of_model, *of_method, *revised])
 

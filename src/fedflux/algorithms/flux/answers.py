@@ -143,7 +143,12 @@ class FluxAnswers(Method, Generic[C]):
             "whole": state.branches.whole,
             "dropped": list(state.dropped),
         }
-        return {"cluster_round": state.cluster_round, "releases": 1, "sharing_parts": parts, **told}
+        return {
+            "cluster_round": state.cluster_round,
+            "releases": max(len(state.looks), 1),
+            "sharing_parts": parts,
+            **told,
+        }
 
 
 def _by_size(sizes: NDArray[np.int64], offered: NDArray[np.bool_]) -> NDArray[np.float64] | None:

@@ -78,6 +78,11 @@ class Told:
     descriptors: Descriptors
 
 
+def finer(how: DescriptorSettings) -> DescriptorSettings:
+    """The same with the projector that sees most, where it is free to choose."""
+    return replace(how, projector="discriminant") if how.projector == "auto" else how
+
+
 def describe_all(
     reference: Stack, cohort: Cohort, told_by: Cohort, engine: Engine, settings: DescriptorSettings
 ) -> tuple[Extractor, Told] | None:

@@ -9,8 +9,9 @@ from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 
 _WHEN_AND_HOW = ("cluster_round", "components", "covariance", "bounds", "projector", "dp", "epsilon", "delta")
-_PLACING = ("assignment", "min_members", "late", "significance", "sharing", "novel", "novelty_level")
-DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_PLACING, "finetune", "server_momentum"))
+_WHOM = ("privacy_unit",)
+_PLACING = ("assignment", "min_members", "late", "significance", "variation", "sharing", "novel", "novelty_level")
+DESCRIPTION = frozenset((*_WHEN_AND_HOW, *_WHOM, *_PLACING, "finetune", "server_momentum"))
 """What everyone reads who makes descriptors and clusters by them."""
 
 

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 from fedflux.algorithms.base import UNPLACED, RoundMetrics, Settings
 from fedflux.algorithms.flux.ballots import Ballot
 from fedflux.algorithms.flux.branches import shares_of_members
-from fedflux.algorithms.flux.describe import Told, describe, describe_all, too_few
+from fedflux.algorithms.flux.describe import Extractor, Told, describe, describe_all, finer, too_few
 from fedflux.algorithms.flux.placing import ask_tries
 from fedflux.algorithms.flux.sharing import FluxSharing, Update
 from fedflux.algorithms.flux.state import Clustered, WarmUp
-from fedflux.algorithms.flux.trigger import should_cluster
+from fedflux.algorithms.flux.trigger import PRESENT, common_model, due, first_look, same_partition, should_cluster
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.clustering import Clusters, find_clusters, takes, with_centroids
@@ -95,10 +95,13 @@ class FluxRounds(FluxSharing[C], Generic[C]):
     def _fires(self, state: WarmUp) -> bool:
         if self.settings.cluster_round is not None:
             return state.round >= self.settings.cluster_round
+        if self.settings.look_again:
+            return state.round >= first_look(self.settings.rounds)
         return should_cluster(state.accuracies, self.settings.rounds)
 
     def _before_training(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
-        """Newcomers are placed, clusters refined, and the branches' parts in answers are voted on."""
+        """Clusters are looked for again, newcomers placed, and the branches' parts in answers are voted on."""
+        state = self._look_again(state, cohort, engine, metrics)
         state = self._place_newcomers(state, cohort, engine, metrics)
         state = self._refine(state, cohort.federation, engine, metrics)
         return self._weigh(state, cohort, engine, metrics)
@@ -142,8 +145,7 @@ class FluxRounds(FluxSharing[C], Generic[C]):
             metrics.events.append(f"round {state.round}: {words}")
             return None
         extractor, told = found
-        metrics.send(told.clients, up=extractor.up + client_bytes(told.descriptors), down=extractor.down)
-        metrics.count(told.clients, forward=extractor.forward)
+        self._count_description(extractor, told, metrics)
         with metrics.timed("clustering"):
             clusters = self._group(told.descriptors, cohort.federation, told.clients)
         assignment = np.full(len(cohort.federation), UNPLACED, dtype=np.int64)
@@ -170,11 +172,67 @@ class FluxRounds(FluxSharing[C], Generic[C]):
                 described=told.clients,
                 descriptors=to_arrays(told.descriptors),
                 clustered=len(told.clients),
+                looks=(state.round,),
                 velocity=None if state.velocity is None else state.velocity.take([0] * len(branches.answering)),
                 ballot=Ballot.blank(names, count, state.round) if len(names) > 1 else None,
             ),
             state,
             metrics,
+        )
+
+    def _count_description(self, extractor: Extractor, told: Told, metrics: RoundMetrics) -> None:
+        metrics.send(told.clients, up=extractor.up + client_bytes(told.descriptors), down=extractor.down)
+        metrics.count(told.clients, forward=extractor.forward)
+
+    def _look_again(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
+        """Describe everyone under a model that knows more, and find clusters anew.
+
+        A look that tells fewer clusters apart than the one before saw less, and is not taken.
+        """
+        once = self.settings.cluster_round is not None or not self.settings.look_again
+        if once or not due(state.round, state.looks, self.settings.rounds):
+            return state
+        there = cohort.only(set(state.described))
+        if len(there) < PRESENT * len(state.described):
+            return state
+        state = replace(state, looks=(*state.looks, state.round - 1))
+        reference = common_model(state.branches, state.sizes)
+        metrics.send(there, down=reference.model_bytes())
+        metrics.count(there, models_down=1)
+        with metrics.timed("descriptor"):
+            told_by = self._told_by(state.round - 1, there)
+            found = describe_all(reference, there, told_by, engine, finer(self.settings.descriptor))
+        if found is None:
+            return state
+        extractor, told = found
+        self._count_description(extractor, told, metrics)
+        if len(told.clients) < PRESENT * len(state.described):
+            return state
+        with metrics.timed("clustering"):
+            clusters = self._group(told.descriptors, cohort.federation, told.clients)
+        before = state.assignment[list(told.clients)]
+        if len(clusters.centroids) < len(np.unique(before)):
+            return state
+        if not same_partition(before, clusters.labels):
+            words = f"{len(clusters.centroids)} clusters of {len(told.clients)} clients at another look"
+            metrics.events.append(f"round {state.round - 1}: {words}")
+            state = replace(state, cluster_round=state.round - 1)
+        return self._seen(replace(state, extractor=extractor), told, clusters, engine, metrics)
+
+    def _seen(self, state: C, told: Told, clusters: Clusters, engine: Engine, metrics: RoundMetrics) -> C:
+        """The state with clusters of fresh descriptions; who did not describe itself is placed when it comes again."""
+        shares = shares_of_members(len(state.models), state.assignment[list(told.clients)], clusters)
+        assignment = np.full_like(state.assignment, UNPLACED)
+        assignment[list(told.clients)] = clusters.labels
+        state = self._inherit(state, shares, engine)
+        return replace(
+            state,
+            assignment=assignment,
+            clusters=clusters,
+            described=told.clients,
+            descriptors=to_arrays(told.descriptors),
+            clustered=len(told.clients),
+            tries=None,
         )
 
     def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> C:

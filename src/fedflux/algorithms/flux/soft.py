@@ -9,12 +9,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Averaging, RoundMetrics, Settings
-from fedflux.algorithms.flux.describe import describe
+from fedflux.algorithms.flux.describe import Told, describe
 from fedflux.algorithms.flux.lending import heirs, mixture, sharing
 from fedflux.algorithms.flux.plain import DESCRIPTION
 from fedflux.algorithms.flux.rounds import FluxRounds
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
+from fedflux.clustering import Clusters
 from fedflux.data import Cohort, Federation
 from fedflux.descriptors.wire import client_bytes, from_arrays, put_arrays, to_arrays
 from fedflux.engine import Engine, Stack
@@ -114,6 +115,12 @@ class FluxSoft(FluxRounds[SoftState]):
         """FLUX's clusters found anew, and what those lend each other."""
         refined = super()._refine(state, federation, engine, metrics)
         return refined if refined.clusters is state.clusters else self._shared(refined, metrics)
+
+    def _seen(
+        self, state: SoftState, told: Told, clusters: Clusters, engine: Engine, metrics: RoundMetrics
+    ) -> SoftState:
+        """The clusters of another look, and what those lend each other."""
+        return self._shared(super()._seen(state, told, clusters, engine, metrics), metrics)
 
     def _shared(self, state: SoftState, metrics: RoundMetrics) -> SoftState:
         with metrics.timed("clustering"):

@@ -50,6 +50,8 @@ class Clustered:
     """As they were sent, which is an eighth of what is computed with: there may be very many."""
     clustered: int
     """How many of the described clients the clusters were found from; later ones were placed."""
+    looks: tuple[int, ...] = ()
+    """The rounds after which clusters were looked for."""
     velocity: Stack | None = None
     """How the models of all branches have been moving, where the server has momentum."""
     ballot: Ballot | None = None
