@@ -14,6 +14,7 @@ from scipy.optimize import nnls
 from scipy.stats import chi2
 
 from fedflux.clustering.pool import Array, Index, Pool
+from fedflux.clustering.variation.spreads import relative_spreads
 from fedflux.descriptors.sums import group_sums
 
 COUNTED = 5.0
@@ -132,6 +133,7 @@ def _cells(pool: Pool, labels: Index, clusters: int) -> _Cells:
     values = np.maximum(values, 1e-3)
     centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / np.maximum(pool.weight.sum(axis=0), 1e-12)[:, None]
     points = np.einsum("gui,uij->guj", (pool.mean - centre) / deviation, axes) / np.sqrt(values)
-    weight = np.where(pool.weight >= COUNTED, pool.weight, 0.0)
+    # who has wider classes than others has noisier means, in units that are everybody's
+    weight = np.where(pool.weight >= COUNTED, pool.weight / relative_spreads(pool)[:, None], 0.0)
     shared = group_sums((weight > 0).astype(np.float64), labels, clusters)[labels] > 1
     return _Cells(points, np.where(shared, weight, 0.0), 1 / values, labels, clusters)

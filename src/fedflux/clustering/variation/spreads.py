@@ -31,6 +31,15 @@ def log_spreads(pool: Pool) -> Array:
     return np.asarray(np.log(np.maximum(variance, 1e-30)))
 
 
+def relative_spreads(pool: Pool) -> Array:
+    """(G,): how wide each client's classes are beside everybody's pooled ones, in variance, on average over classes."""
+    known = pool.freedom >= SPREAD_FREEDOM
+    weight, spread = np.where(known, pool.freedom, 0.0), log_spreads(pool)
+    pooled = (weight * np.exp(spread)).sum(axis=0) / np.maximum(weight.sum(axis=0), 1e-12)
+    apart = np.where(known, spread - np.log(np.maximum(pooled, 1e-30)), 0.0)
+    return np.asarray(np.exp(apart.sum(axis=1) / np.maximum(known.sum(axis=1), 1)))
+
+
 def spreads_of(pool: Pool, labels: Index, clusters: int) -> tuple[Array, Array]:
     """ψ and its degrees of freedom: how far spreads of clients of one cluster scatter, whatever kurtosis they have."""
     weight = np.where(pool.freedom >= SPREAD_FREEDOM, pool.freedom, 0.0)
