@@ -61,6 +61,23 @@ def gaussian(variation: float, size: int, groups: int, apart: float, shape: str 
     return World(f"{told}, variation {variation} by {shape}, {size} examples", draw)
 
 
+def lopsided(directions: int, clients: int, variation: float, size: int) -> World:
+    """Exchangeable clients that vary in few directions, which all classes have in common: brightness, say."""
+
+    def draw(rng: np.random.Generator, seed: int) -> tuple[NDArray[np.int64], Descriptors]:
+        world = Population(seed)
+        axes = np.linalg.qr(rng.normal(size=(LENGTH, directions)))[0].T
+        reach = variation * np.sqrt(LENGTH / directions)
+        moves = np.repeat((reach * rng.normal(size=(clients, directions)) @ axes)[:, None], CLASSES, axis=1)
+        moves = np.einsum("kuj,uji->kui", moves, world.mix)
+        return np.zeros(clients, np.int64), many_descriptors(
+            rng, world, moves, np.arange(clients), np.full(clients, size)
+        )
+
+    told = f"{clients} exchangeable, variation {variation} in {directions} directions"
+    return World(f"{told}, {size} examples", draw)
+
+
 def by_label(strength: float, size: int) -> World:
     """Exchangeable clients whose label shares vary: Dirichlet with so many examples' worth of equal shares."""
 
@@ -124,6 +141,7 @@ def worlds() -> list[World]:
         *(gaussian(0.05, 5_000, groups, 0.5) for groups in (2, 4)),
         *(gaussian(v, n, 1, 0.0, "coordinate") for v, n in grid if v),
         *(gaussian(v, n, 4, 2.0, "coordinate") for v, n in grid if v),
+        *(lopsided(r, k, 0.05, n) for r in (1, 2, 3) for k in (5, 20) for n in (1_000, 5_000)),
         *(by_label(strength, n) for strength in (1_000.0, 100.0) for n in (1_000, 5_000)),
         heavy_tailed(True),
         heavy_tailed(False),

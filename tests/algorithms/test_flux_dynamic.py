@@ -24,7 +24,7 @@ from fedflux.descriptors.queries import AskDescriptor
 from fedflux.engine import SimulatedEngine, make_engine
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import make_config
-from fedflux.runs.evaluation import why_clusters_differ
+from fedflux.runs.evaluation import told_of_clusters
 from fedflux.runs.identity import determines
 from fedflux.savable import put_together, take_apart
 
@@ -179,7 +179,7 @@ def test_why_clusters_differ_is_told_of_those_that_somebody_is_in() -> None:
     # clusters keep their numbers, whichever are nobody's
     for held in (now, [len(state.clusters.pool) - 1 - m for m in reversed(now)]):
         labels = np.array(held)[np.searchsorted(now, state.assignment)]
-        told = why_clusters_differ(config, algorithm, replace(state, assignment=labels))
+        told = told_of_clusters(config, algorithm, replace(state, assignment=labels), {})["why"]
         assert told is not None
         assert [pair["clusters"] for pair in told] == list(combinations(held, 2))
         assert f"clusters {held[0]} and {held[1]}" in told[0]["words"]

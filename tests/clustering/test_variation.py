@@ -4,10 +4,14 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
-from tests.clustering.making import Population, many_descriptors
+from tests.clustering.making import Population, describe_samples, many_descriptors
 
 from fedflux.clustering import CalibratedClustering
+from fedflux.clustering.evidence import Pool
 from fedflux.clustering.variation import MOST, UNKNOWN
+from fedflux.clustering.variation.clumps import in_clumps
+from fedflux.clustering.variation.spreads import relative_spreads
+from fedflux.clustering.why import explain
 from fedflux.descriptors.descriptor import Descriptors
 
 
@@ -47,3 +51,54 @@ def test_clients_that_are_all_different_stay_apart() -> None:
 
 def test_fewer_than_five_clients_are_tested_as_before() -> None:
     assert CalibratedClustering().fit(varying(3, np.zeros(4, np.int64), 0.0)).variation_ is UNKNOWN
+
+
+def together(seed: int, truth: NDArray[np.int64], size: int = 2000) -> Descriptors:
+    """Groups that lie one deviation apart, in one direction that all classes have in common."""
+    rng, world = np.random.default_rng(seed), Population(seed)
+    direction = rng.normal(size=10)
+    white = np.where(truth[:, None], direction / np.linalg.norm(direction), 0.0)[:, None].repeat(10, axis=1)
+    moves = np.einsum("kuj,uji->kui", white, world.mix)
+    return many_descriptors(rng, world, moves, np.arange(len(truth)), np.full(len(truth), size))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_two_clumps_of_five_clients_are_found(seed: int) -> None:
+    truth = np.array([0, 1, 0, 1, 0])
+    assert adjusted_rand_score(truth, CalibratedClustering().fit(together(seed, truth)).labels_) == 1
+
+
+def test_a_cloud_has_no_clumps() -> None:
+    truth = np.array([0, 0, 1, 1, 1])
+    cloud, clumps = Pool.of(varying(4, np.zeros(5, np.int64), 0.1)), Pool.of(together(4, truth))
+    assert not in_clumps(cloud, truth)
+    assert in_clumps(clumps, truth)
+    assert not in_clumps(clumps, np.arange(5))
+    assert not in_clumps(clumps, np.zeros(5, np.int64))
+
+
+def wide(seed: int, factor: float) -> Descriptors:
+    """Twenty clients with the same class means; classes of the second half are wider by a factor."""
+    rng, world = np.random.default_rng(seed), Population(seed)
+    clients = []
+    for k in range(20):
+        z, y = world.draw(rng, 500)
+        clients.append((world.mean[y] + (factor if k >= 10 else 1.0) * (z - world.mean[y]), y))
+    return describe_samples(clients, 10)
+
+
+@pytest.mark.parametrize("factor", [2.0, 5.0])
+@pytest.mark.parametrize("seed", range(3))
+def test_clients_of_other_spreads_are_parted_and_told_why(seed: int, factor: float) -> None:
+    descriptors = wide(seed, factor)
+    found = CalibratedClustering().fit(descriptors)
+    assert found.labels_.tolist() == [0] * 10 + [1] * 10
+    why = explain(found.pool_, 0.01, variation=found.variation_)[0]
+    assert why.shift == "P(X)"
+    assert f"classes scatter {factor:.1f} times as widely in cluster 1" in why.words
+
+
+def test_relative_spreads_are_those_of_the_draw() -> None:
+    found = relative_spreads(Pool.of(wide(0, 2.0)))
+    assert found[10:].mean() / found[:10].mean() == pytest.approx(4, rel=0.05)
+    assert found.mean() == pytest.approx(1, rel=0.05)

@@ -194,6 +194,8 @@ def show_run(result: dict[str, Any]) -> None:
         new = sum(cluster is not None and cluster not in result["truth"] for cluster in result["unseen_truth"])
         held_out = len(result["unseen_truth"])
         show_line(f"held out: {held_out} clients, {new} of them with a distribution that no training client has")
+    if result.get("verdict") is not None:
+        show_line(result["verdict"])
     _show_why(result["why"])
     seconds = ", ".join(f"{p} {result[f'seconds_{p}']:.2f}" for p in ("training", "descriptor", "clustering"))
     stdout.print(

@@ -14,6 +14,7 @@ from fedflux.clustering.neighbours import approximate_neighbours
 from fedflux.clustering.pool import Array, Index, Pool
 from fedflux.clustering.settling import settled
 from fedflux.clustering.variation import UNKNOWN, Variation, estimate
+from fedflux.clustering.variation.clumps import in_clumps
 from fedflux.clustering.variation.spreads import LEAST_CLIENTS
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
@@ -83,7 +84,8 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """The variation within the clusters that it leads to itself, from above.
 
         One cluster of all has the largest; what it cannot explain is split off, which leaves less, and so on until the
-        same clusters come again. So clients that differ by one cloud of noise stay together, and clumps part.
+        same clusters come again. So clients that differ by one cloud of noise stay together, and clumps part. Where
+        they are too few for that, clusters that sampling noise alone would give count if they leave nothing within.
         """
         if self.floor is not None:
             return Variation(floor=self.floor)
@@ -100,6 +102,10 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             if adjusted_rand_score(found, labels) == 1:
                 break
             labels, variation = found, estimate(clients, found).within(variation)
+        if variation.means > 0:
+            alone = variation.capped(0.0)
+            found = settled(clients, self._agglomerate(descriptors, alone)[1], alone)
+            variation = alone if in_clumps(clients, found) else variation
         return variation
 
     def _agglomerate(self, X: Descriptors, variation: Variation) -> tuple[Pool, Index]:

@@ -7,6 +7,8 @@ from itertools import combinations, islice
 import numpy as np
 
 from fedflux.clustering.evidence import Index, Pool, compare
+from fedflux.clustering.variation import UNKNOWN, Variation
+from fedflux.clustering.variation.spreads import log_spreads
 
 MAX_PAIRS = 300
 MOST = 0.8
@@ -27,13 +29,15 @@ class Why:
     words: str
 
 
-def explain(pool: Pool, alpha: float, clusters: Sequence[int] | None = None) -> list[Why]:
-    """Every pair of clusters, or of some of them, up to 300 pairs."""
+def explain(
+    pool: Pool, alpha: float, clusters: Sequence[int] | None = None, variation: Variation = UNKNOWN
+) -> list[Why]:
+    """Every pair of clusters, or of some of them, up to 300 pairs; what clients vary by anyway is no reason."""
     pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), MAX_PAIRS))
     if not pairs:
         return []
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))
-    evidence = compare(pool, first, second)
+    evidence = compare(pool, first, second, variation)
     answers = []
     for row, pair in enumerate(pairs):
         comparable = np.flatnonzero(evidence.classes[row] < 0).astype(np.int64)
@@ -41,11 +45,14 @@ def explain(pool: Pool, alpha: float, clusters: Sequence[int] | None = None) -> 
             np.int64
         )
         labels_differ = bool(evidence.labels[row] < np.log(alpha / len(pairs)))
-        answers.append(_explain_pair(pool, pair, comparable, changed, labels_differ))
+        spreads_differ = bool(evidence.spreads[row] < np.log(alpha / len(pairs)))
+        answers.append(_explain_pair(pool, pair, comparable, changed, labels_differ, spreads_differ))
     return answers
 
 
-def _explain_pair(pool: Pool, pair: tuple[int, int], comparable: Index, changed: Index, labels_differ: bool) -> Why:
+def _explain_pair(
+    pool: Pool, pair: tuple[int, int], comparable: Index, changed: Index, labels_differ: bool, spreads_differ: bool
+) -> Why:
     shifts, words = [], []
     if len(changed):
         swaps = _relabelled(pool, pair, changed)
@@ -61,6 +68,11 @@ def _explain_pair(pool: Pool, pair: tuple[int, int], comparable: Index, changed:
             shifts.append("P(X|Y)")
             plural = "class" if len(changed) == 1 else "classes"
             words.append(f"images of {plural} {names} look different, those of the other shared classes do not")
+    if spreads_differ:
+        shifts += [] if {"P(X)", "P(X|Y)"} & set(shifts) else ["P(X)"]
+        apart = log_spreads(pool)[pair[1]] - log_spreads(pool)[pair[0]]
+        wider, times = int(apart.mean() > 0), float(np.exp(np.abs(apart.mean()) / 2))
+        words.append(f"classes scatter {times:.1f} times as widely in cluster {pair[wider]}")
     if labels_differ:
         shifts.insert(0, "P(Y)")
         words.insert(0, _label_words(pool, pair))

@@ -16,6 +16,7 @@ from fedflux.engine import Engine, Key, Predictor
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
 from fedflux.runs.scores import client_scores, cluster_scores
+from fedflux.runs.verdict import variation_figures, verdict
 
 TUNED_AT_ONCE = 64
 """Clients that are fine-tuned side by side."""
@@ -140,13 +141,24 @@ def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federatio
     return {**cluster_scores(labels[placed], None if truth is None else truth[placed]), **who}
 
 
-def why_clusters_differ(config: RunConfig, algorithm: Algorithm[Any], state: Any) -> list[dict[str, Any]] | None:
-    """Every pair of clusters in words, where the method makes descriptors; past ones are nobody's and left out."""
+def told_of_clusters(
+    config: RunConfig, algorithm: Algorithm[Any], state: Any, summary: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Why clusters differ, how clients of one cluster vary, and what it came to; all None without descriptors.
+
+    Past clusters are nobody's and left out.
+    """
     described = algorithm.described(state)
     if described is None:
-        return None
-    held = np.unique(described.labels).tolist()
-    return [asdict(pair) for pair in explain(described.clusters.pool, config.significance, held)]
+        return {"why": None, "variation": None, "verdict": None}
+    held, clusters = np.unique(described.labels).tolist(), described.clusters
+    why = [asdict(pair) for pair in explain(clusters.pool, config.significance, held, clusters.variation)]
+    tested = config.clusterer == "calibrated" and config.variation == "estimated" and "clusterer" in algorithm.reads
+    return {
+        "why": why,
+        "variation": variation_figures(clusters.variation) if tested else None,
+        "verdict": verdict(described, why, summary.get("sharing_parts"), tested),
+    }
 
 
 def costs(records: Iterable[Mapping[str, Any]]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedflux.engine import Engine, Stack
 from fedflux.files import jsonable, write_json, write_npz, written_whole
 from fedflux.runs.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.config import RunConfig
-from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, why_clusters_differ
+from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, told_of_clusters
 from fedflux.runs.privacy_report import privacy_report
 from fedflux.runs.samples import keeps_samples, sample_images
 from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
@@ -188,7 +188,7 @@ class Session:
             **held_out,
             **cluster_figures(self.algorithm, state, truth),
             "test_truth": None if met is truth else met.truth,
-            "why": why_clusters_differ(self.config, self.algorithm, state),
+            **told_of_clusters(self.config, self.algorithm, state, summary),
             "cluster_round": None,
             **{key: value for key, value in summary.items() if key != "releases"},
             **costs(costly),

@@ -38,7 +38,7 @@ def recluster(
             "clients": arrays.get("clients", np.arange(len(descriptors))),
             "labels": found.labels,
             **cluster_scores(found.labels, truth),
-            "why": [asdict(pair) for pair in explain(found.pool, significance)],
+            "why": [asdict(pair) for pair in explain(found.pool, significance, variation=found.variation)],
         }
     )
     return answer

@@ -44,7 +44,7 @@ class RandomEffects:
 
 
 @dataclass(frozen=True, eq=False)
-class _Cells:
+class Cells:
     """Classes of clients, in the eigenbasis of the class's correlations, where sampling noise is 1/e."""
 
     points: Array
@@ -57,6 +57,7 @@ class _Cells:
     clusters: int
 
     def add(self, values: Array) -> Array:
+        """Values of clients, summed over clusters."""
         return group_sums(values, self.labels, self.clusters)
 
     def residuals(self, effects: Array) -> tuple[Array, Array]:
@@ -71,7 +72,7 @@ class _Cells:
 
 def random_effects(pool: Pool, labels: Index, clusters: int) -> RandomEffects | None:
     """α and β of single clients (the groups of `pool`) within clusters; None where there is nothing to go by."""
-    cells = _cells(pool, labels, clusters)
+    cells = cells_of(pool, labels, clusters)
     held = cells.weight > 0
     if not held.any():
         return None
@@ -90,7 +91,7 @@ def random_effects(pool: Pool, labels: Index, clusters: int) -> RandomEffects | 
     return RandomEffects(*components, components[0] + components[1] * typical, freedom, ratio)
 
 
-def _fitted(cells: _Cells, held: NDArray[np.bool_], worth: Array) -> tuple[float, float]:
+def _fitted(cells: Cells, held: NDArray[np.bool_], worth: Array) -> tuple[float, float]:
     """α and β: cells that stand out are left out, the moments of the others fitted, again until it stays."""
     length = cells.points.shape[2]
     limit = chi2.ppf(KEPT, length)
@@ -121,7 +122,7 @@ def _median(values: Array, weight: Array) -> float:
     return float(values[order][np.searchsorted(up_to, up_to[-1] / 2)])
 
 
-def _cells(pool: Pool, labels: Index, clusters: int) -> _Cells:
+def cells_of(pool: Pool, labels: Index, clusters: int) -> Cells:
     """Class means in the eigenbasis of correlations that all clients' classes have on average."""
     freedom = pool.freedom.sum(axis=0)
     total = np.einsum("gu,guij->uij", pool.weight, pool.covariance).astype(np.float64)
@@ -136,4 +137,4 @@ def _cells(pool: Pool, labels: Index, clusters: int) -> _Cells:
     # who has wider classes than others has noisier means, in units that are everybody's
     weight = np.where(pool.weight >= COUNTED, pool.weight / relative_spreads(pool)[:, None], 0.0)
     shared = group_sums((weight > 0).astype(np.float64), labels, clusters)[labels] > 1
-    return _Cells(points, np.where(shared, weight, 0.0), 1 / values, labels, clusters)
+    return Cells(points, np.where(shared, weight, 0.0), 1 / values, labels, clusters)

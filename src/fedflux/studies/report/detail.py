@@ -101,6 +101,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
             redrawn,
         ),
         "unseen": placements.unseen(result, found, truth),
+        "verdict": told if isinstance(told := result.get("verdict"), str) else None,
         "why": _why(result.get("why")),
         "costs": _costs(result, rounds),
         "timings": {

@@ -32,6 +32,7 @@ function runHead(run) {
     el("p", {}, `${row.algorithm} on ${row.dataset}, shift ${shiftName(row.shift)}, level ${row.level}, ` +
       `seed ${row.seed}; ${plural(run.clients.count, "client")}, ${plural(run.costs.rounds, "round")}. ` +
       "One run, one seed: no spread can be told from it."),
+    run.verdict && el("p", { class: "verdict" }, run.verdict),
     DATA.runs.length > 1 && el("div", { class: "controls" }, select("Run", choices, openRun, run.id),
       step(-1, "Previous"), step(1, "Next")),
   ];
