@@ -1,11 +1,13 @@
 """Several records of one person: X-rays of NIH, patients dealt at random, with and without saying who is who.
 
 python -m benchmarks.groups --data DATA/nih_cxr64 --deals 100          (from the repository's root)
+python -m benchmarks.groups --data DATA/nih_cxr64 --deals 20 --drift
 
 One LeNet-5, trained for a few epochs on all images, serves every deal. For K = 5, 10 and 20 clients, labelled with the
 view or with "any finding", prints in how many deals the clusterer splits clients that differ in nothing (without groups
 given, with groups counted as ρ = 1, and with ρ estimated by each client), and the share of client pairs decided rightly
-once one half of the clients is moved by `--shift` within-class deviations in a random direction.
+once one half of the clients is moved by `--shift` within-class deviations in a random direction. `--drift` instead
+prints in how many rounds somebody is said to drift when ten clients tell their patients chunk by chunk, in order.
 """
 
 import argparse
@@ -20,6 +22,7 @@ from torch.nn.functional import cross_entropy
 from tqdm import tqdm
 
 from fedflux.clustering.calibrated import CalibratedClustering
+from fedflux.clustering.change.drift import FALSE_ALARMS, History, add_descriptors, alarms, log_change, stronger
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.descriptor import Descriptors, effective_counts, make_descriptors
 from fedflux.descriptors.groups import alikeness
@@ -31,6 +34,7 @@ Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 
 CLASSES = 2
+CHUNK, DRIFTING = 60, 10
 RULES = ("no groups", "ρ = 1", "ρ estimated")
 
 
@@ -109,6 +113,37 @@ def deal(records: Records, clients: int, shift: float, rng: np.random.Generator)
     return found
 
 
+def chunks_of(mine: Records) -> list[Records]:
+    """A client's records in the order of their patients, in chunks of whole patients and about `CHUNK` records."""
+    order = np.argsort(mine.patient, kind="stable")
+    first = np.unique(mine.patient[order], return_index=True)[1]
+    wanted = np.searchsorted(first, np.arange(CHUNK, len(order) - CHUNK // 2, CHUNK))
+    cuts = np.unique(first[wanted[wanted < len(first)]])
+    return [Records(mine.reduced[c], mine.labels[c], mine.patient[c]) for c in np.split(order, cuts)]
+
+
+def alarms_of(records: Records, rule: str, rng: np.random.Generator) -> tuple[int, int]:
+    """Rounds of one deal in which somebody is said to drift, and rounds; an alarm does not begin a history anew."""
+    owner = deal_patients(records.patient, DRIFTING, rng)
+    told = [chunks_of(records.take(owner == k)) for k in range(DRIFTING)]
+    known = descriptors_of([one[0] for one in told], rule)
+    history, rounds, said = History.of(known), min(map(len, told)), 0
+    for number in range(1, rounds):
+        new = descriptors_of([one[number] for one in told], rule)
+        history = history.grown(new)
+        said += bool(alarms(stronger(log_change(known, new), history.log_change()), FALSE_ALARMS).any())
+        known, history = add_descriptors(known, new), history.folded()
+    return said, rounds - 1
+
+
+def show_drift(records: Records, name: str, deals: int, seed: int) -> None:
+    """One row for each rule."""
+    for rule in RULES:
+        draws = [np.random.default_rng([seed, number]) for number in range(deals)]
+        said, rounds = np.sum([alarms_of(records, rule, rng) for rng in tqdm(draws, desc=f"{name} {rule}")], axis=0)
+        print(f"| {name} | {rule} | {said} of {rounds} rounds |", flush=True)
+
+
 def main() -> None:
     """Print one row for each configuration and rule."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -117,8 +152,13 @@ def main() -> None:
     parser.add_argument("--shift", type=float, default=1.0)
     parser.add_argument("--epochs", type=int, default=6)
     parser.add_argument("--seed", type=int, default=50)
+    parser.add_argument("--drift", action="store_true", help="chunks of patients in order instead of deals")
     told = parser.parse_args()
     xrays = load_xrays(told.data)
+    if told.drift:
+        for name, labels in (("view", xrays.view), ("finding", xrays.finding)):
+            show_drift(described(xrays, labels, told.epochs, told.seed), name, told.deals, told.seed)
+        return
     print("| label | clients | groups | deals split | clusters, mean | pairs right, two halves |")
     print("|---|---|---|---|---|---|")
     for name, labels in (("view", xrays.view), ("finding", xrays.finding)):

@@ -1,6 +1,6 @@
 """Clients that differ by nature: are they left together, and are real groups among them found?
 
-python -m benchmarks.variation --out FOLDER [--worlds 100] [--only NAME]      (from the repository's root; resumable)
+python -m benchmarks.variation --out FOLDER [--worlds 100] [--only NAME] [--latents FILE]   (from the root; resumable)
 
 Every row is a kind of world: 20 clients in ten classes with unlike covariances. Class means of clients vary by
 `variation` deviations in every coordinate; groups of clients lie `apart` deviations from each other in three classes.
@@ -105,6 +105,20 @@ def heavy_tailed(unequal: bool) -> World:
     return World("heavy tails, " + ("10 to 5000 examples" if unequal else "500 examples"), draw)
 
 
+def dealt(file: Path) -> World:
+    """Reduced latents of real images (`reduced` and `y` of an npz file), dealt at random to clients of unlike sizes."""
+    arrays = np.load(file)
+    z, y = arrays["reduced"].astype(np.float64), arrays["y"].astype(np.int64)
+
+    def draw(rng: np.random.Generator, seed: int) -> tuple[NDArray[np.int64], Descriptors]:
+        sizes = np.exp(rng.uniform(np.log(10), np.log(5_000), CLIENTS))
+        ends = np.cumsum(np.maximum(sizes * (len(y) - 10 * CLIENTS) / sizes.sum(), 1).astype(int) + 9)
+        parts = np.split(rng.permutation(len(y))[: ends[-1]], ends[:-1])
+        return np.zeros(CLIENTS, np.int64), describe_samples([(z[p], y[p]) for p in parts], int(y.max()) + 1)
+
+    return World(f"{file.name} dealt at random", draw)
+
+
 def spread(factor: float, size: int, groups: int = 2) -> World:
     """The same class means; the second half of the clients have wider classes."""
 
@@ -176,12 +190,14 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("variation"))
     parser.add_argument("--worlds", type=int, default=100)
     parser.add_argument("--only", default="", help="rows whose name holds this")
+    parser.add_argument("--latents", type=Path, help="an npz file of real latents, dealt at random besides")
     asked = parser.parse_args()
     asked.out.mkdir(parents=True, exist_ok=True)
     stored = asked.out / "variation.json"
     rows: list[dict[str, float | str]] = json.loads(stored.read_text()) if stored.exists() else []
     done = {row["world"] for row in rows}
-    for world in tqdm([one for one in worlds() if asked.only in one.name and one.name not in done]):
+    wanted = worlds() + ([dealt(asked.latents)] if asked.latents else [])
+    for world in tqdm([one for one in wanted if asked.only in one.name and one.name not in done]):
         rows.append(measured(world, asked.worlds))
         stored.write_text(json.dumps(rows, indent=1))
     if rows:

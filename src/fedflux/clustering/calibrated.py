@@ -1,6 +1,8 @@
 """Noise-calibrated clustering: merge groups of clients as long as one distribution can explain both."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, fields
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -74,11 +76,19 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     def fit(self, X: Descriptors, y: Any = None) -> Self:
         """Cluster labelled descriptors."""
         self.variation_ = self._variation(X)
-        pool, labels = self._agglomerate(X, self.variation_)
-        clients = Pool.of(X)  # again, so that very many single clients are not held while groups merge
-        self.labels_ = settled(clients, labels, self.variation_)
+        # made there, and again here, so that very many single clients are not held while groups merge
+        pool, labels = self._agglomerate(partial(Pool.of, X), self.variation_)
+        clients = Pool.of(X)
+        self.labels_ = self._settled(clients, labels, self.variation_)
         self.pool_ = pool if self.labels_ is labels else clients.merge(self.labels_)
         return self
+
+    def _settled(self, clients: Pool, labels: Index, variation: Variation) -> Index:
+        """Everyone where it fits best; then clusters that nothing sets apart any more, once some have left, merge."""
+        moved = settled(clients, labels, variation)
+        if moved is labels or self.floor is not None:
+            return moved
+        return self._agglomerate(partial(clients.merge, moved), variation)[1][moved]
 
     def _variation(self, descriptors: Descriptors) -> Variation:
         """The variation within the clusters that it leads to itself, from above.
@@ -98,26 +108,26 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         for _ in range(LOOKS):
             if not variation.estimated:
                 break
-            found = settled(clients, self._agglomerate(descriptors, variation)[1], variation)
+            found = self._settled(clients, self._agglomerate(lambda: clients, variation)[1], variation)
             if adjusted_rand_score(found, labels) == 1:
                 break
             labels, variation = found, estimate(clients, found).within(variation)
         if variation.means > 0:
             alone = variation.capped(0.0)
-            found = settled(clients, self._agglomerate(descriptors, alone)[1], alone)
+            found = self._settled(clients, self._agglomerate(lambda: clients, alone)[1], alone)
             variation = alone if in_clumps(clients, found) else variation
         return variation
 
-    def _agglomerate(self, X: Descriptors, variation: Variation) -> tuple[Pool, Index]:
-        """Merge while the test allows it: the groups, and everyone's."""
-        pool = Pool.of(X)
-        labels = np.arange(len(pool))
+    def _agglomerate(self, made: Callable[[], Pool], variation: Variation) -> tuple[Pool, Index]:
+        """Merge while the test allows it: the groups, and where each of those that are made went."""
+        pool = made()
+        labels, clients = np.arange(len(pool)), int(pool.members.sum())
         tested, changed = _nothing(), np.ones(len(pool), dtype=bool)
         asking, scouting, looked = changed, len(pool) > EXACT, np.inf
         while len(pool) > 1:
             first, second = candidate_pairs(pool, SCOUTS if scouting else NEIGHBOURS, asking)
             fresh = (changed[first] | changed[second]) & ~tested.hold(first, second)
-            tested = tested.join(self._test(pool, first[fresh], second[fresh], len(X), variation))
+            tested = tested.join(self._test(pool, first[fresh], second[fresh], clients, variation))
             group = _couple(tested, len(pool), mutual=len(pool) <= ALL_PAIRS)
             sizes = np.bincount(group)
             if len(sizes) < len(pool):

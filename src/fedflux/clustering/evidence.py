@@ -26,6 +26,10 @@ CORRELATION_PRIOR = 40.0
 """Samples' worth of the pair's average class correlation that each class correlation is shrunk with."""
 VARIANCE_PRIOR = 4.0
 """Samples' worth of the pair's average class variance that each class variance is shrunk with."""
+TAILS = 0.25
+"""Examples of a class, on either side, that are asked for besides, for each unit of ψ: a class whose scatter rests on
+one image in ψ needs more of them before its mean is Gaussian. Gaussian classes have a ψ below one.
+"""
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
 PAID = np.log(3)
@@ -102,7 +106,8 @@ def _compare(pool: Pool, i: Index, j: Index, variation: Variation, rules: Rules,
     prior = np.minimum(CORRELATION_PRIOR, freedom.sum(axis=1, keepdims=True) - freedom)
     length = pool.mean.shape[2]
     enough = (freedom >= LEAST_FREEDOM) & (freedom + prior >= length + LEAST_FREEDOM)
-    usable = (np.minimum(*weights) >= rules.examples) & enough
+    least = rules.examples + (TAILS * variation.spreads if len(variation.spreads) else 0.0)
+    usable = (np.minimum(*weights) >= least) & enough
     with np.errstate(divide="ignore"):
         scale = np.where(usable, 1 / weights[0] + 1 / weights[1], 1.0)
     own = np.where(usable, pool.own[i] + pool.own[j], 0.0)

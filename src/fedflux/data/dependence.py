@@ -18,7 +18,7 @@ LEAST_RECORDS = 100
 MOST_RECORDS = 20_000
 MOST_OF_CLIENT = 1_000
 """The first of each client are looked at: runs need neighbours."""
-LEAST_CORRELATION = 0.05
+LEAST_CORRELATION = 0.1
 """Of neighbours: less is no reason to say anything, however many records prove it."""
 WIDTH = 32
 """Directions of the input in which records are compared."""
