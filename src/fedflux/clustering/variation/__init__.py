@@ -38,6 +38,8 @@ class Variation:
     """β: that independent by coordinate, in squared deviations."""
     whitened: float = 0.0
     """Both together, per whitened coordinate."""
+    most: float = 0.0
+    """τ if all classes were asked, where only those are that scatter least."""
     labels: float = 0.0
     """ρ: of label shares, in units of √(p(1 − p))."""
     floor: float = EFFECT_FLOOR
@@ -59,7 +61,8 @@ class Variation:
 
     def within(self, wider: "Variation") -> "Variation":
         """The same, but no more than what was estimated of wider clusters."""
-        return replace(self.capped(wider.means), labels=min(self.labels, wider.labels))
+        most = min(self.most, wider.most)
+        return replace(self.capped(most), most=most, labels=min(self.labels, wider.labels))
 
     def capped(self, most: float) -> "Variation":
         """The same, with class means that vary by no more than so many deviations."""
@@ -87,10 +90,11 @@ def estimate(pool: Pool, labels: Index) -> Variation:
         along=effects.along,
         apart=effects.apart,
         whitened=effects.whitened,
+        most=min(effects.most, MOST),
         labels=min(labels_of(pool, labels, clusters), MOST_OF_LABELS),
         floor=0.0,
         freedom=effects.freedom,
-        directions=min(effects.ratio, 1.0),
+        directions=effects.directions,
         spreads=spreads,
         spread_freedom=spread_freedom,
     )

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
+from scipy.special import chdtrc
 from scipy.stats import chi2
 
 from fedflux.clustering.pool import Array, Index, Pool
@@ -25,6 +26,10 @@ by chance."""
 KEPT = 0.9
 """Classes of clients that stand out less than one in ten would by chance are counted."""
 STEPS = 12
+CALM = 0.2
+"""The share of classes that are asked where classes scatter unlike each other."""
+UNLIKE = 0.001
+"""The chance that they seem to where they do not."""
 
 
 @dataclass(frozen=True)
@@ -39,8 +44,10 @@ class RandomEffects:
     """α + β·mean(1/λ): both together, per whitened coordinate."""
     freedom: float
     """Degrees of freedom behind them."""
-    ratio: float
-    """Scatter over what sampling explains."""
+    directions: float
+    """Scatter over what sampling explains, one at most."""
+    most: float
+    """√(α + β) where all classes are asked, though they scatter unlike each other."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,13 +89,42 @@ def random_effects(pool: Pool, labels: Index, clusters: int) -> RandomEffects | 
     squared, left = cells.residuals(np.zeros_like(cells.inverse))
     outlying = (squared / left).sum(axis=2)
     ratio = _median(outlying[held], worth[held]) / chi2.median(length)
-    freedom = KEPT * length * worth.sum()
-    error = 1.25 * np.sqrt(2 / (length * worth.sum()))  # the median's standard error
-    if ratio < 1 + CLEARLY * error:
-        return RandomEffects(0.0, 0.0, 0.0, freedom, ratio)
-    components = _fitted(cells, held, worth)
+    whole = _components(cells, held, worth, ratio)
+    calm, most = _calmest(cells, squared, left), float(np.sqrt(sum(whole)))
+    if np.array_equal(calm, held):
+        components = whole
+    else:
+        held, worth = calm, np.where(calm, worth, 0.0)
+        components = _components(cells, held, worth, _median(outlying[held], worth[held]) / chi2.median(length))
     typical = float((cells.inverse.mean(axis=1) * held.sum(axis=0)).sum() / held.sum())
-    return RandomEffects(*components, components[0] + components[1] * typical, freedom, ratio)
+    whitened = components[0] + components[1] * typical
+    return RandomEffects(*components, whitened, KEPT * length * worth.sum(), min(ratio, 1.0), most)
+
+
+def _components(cells: Cells, held: NDArray[np.bool_], worth: Array, ratio: float) -> tuple[float, float]:
+    """α and β, none where scatter exceeds what sampling explains by no more than the median's error."""
+    error = 1.25 * np.sqrt(2 / (cells.points.shape[2] * worth.sum()))
+    return (0.0, 0.0) if ratio < 1 + CLEARLY * error else _fitted(cells, held, worth)
+
+
+def _calmest(cells: Cells, squared: Array, left: Array) -> NDArray[np.bool_]:
+    """Which cells say what is natural: all, or where classes differ in how far they scatter, a fifth of the classes.
+
+    Exchanged labels, or some classes that look different, leave other classes alone; natural variation leaves none.
+    """
+    held = cells.weight > 0
+    worth = np.where(held, left.shape[2] * left.mean(axis=2) * cells.weight, 0.0).sum(axis=0)
+    known = np.flatnonzero(worth > 0)
+    cells_held = np.maximum(left.shape[2] * held.sum(axis=0), 1)
+    scatter = np.where(held[..., None], squared / left, 0.0).sum(axis=(0, 2)) / cells_held
+    typical = (worth * scatter).sum() / worth.sum()
+    unlike = (worth[known] * (scatter[known] / typical - 1) ** 2 / 2).sum()
+    if len(known) < 2 or chdtrc(len(known) - 1, unlike) > UNLIKE:
+        return held
+    calm = known[np.argsort(scatter[known], kind="stable")[: max(round(CALM * len(known)), 1)]]
+    if (worth[calm] * scatter[calm]).sum() / worth[calm].sum() - 1 > (typical - 1) / 2:
+        return held
+    return held & np.isin(np.arange(held.shape[1]), calm)
 
 
 def _fitted(cells: Cells, held: NDArray[np.bool_], worth: Array) -> tuple[float, float]:
