@@ -15,6 +15,7 @@ from scipy.stats import chi2
 
 from fedflux.clustering.blurred import known_covariance, log_tail, quadratic
 from fedflux.clustering.label_counts import log_labels, share_noise
+from fedflux.clustering.leading import LEADING, leading_axes, leading_squares
 from fedflux.clustering.pool import CHUNK, Array, Index, Pool
 from fedflux.clustering.variation import EFFECT_FLOOR, UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import LEAST_SPREAD, SPREAD_FREEDOM, log_spreads
@@ -33,8 +34,8 @@ one image in ψ needs more of them before its mean is Gaussian. Gaussian classes
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
 PAID = np.log(3)
-"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice; a fourth,
-of spreads, pays and costs log(4/3) more."""
+"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice; with a
+fourth and a fifth, of leading directions and of spreads, it pays log(4) and log(5)."""
 
 
 @dataclass(frozen=True)
@@ -45,10 +46,12 @@ class Rules:
     """Effective examples of a class on either side; one image is no mean whose noise is Gaussian."""
     expected: float = 3.0
     """Expected examples of a label in the smaller group."""
+    leading: bool = True
+    """Whether class means are compared in the directions in which classes differ most, too."""
 
 
 RULES = Rules()
-FIRST_RULES = Rules(1.0, 1.0)
+FIRST_RULES = Rules(1.0, 1.0, False)
 """Those of version 0.1, which compare whatever there is: for asking which of several is nearest, too."""
 
 
@@ -66,25 +69,28 @@ class Evidence:
     """(P,): label counts."""
     spreads: Array
     """(P,): spreads within classes; 0 where they cannot be compared."""
+    leading: Array
+    """(P,): all class means together in the directions in which classes differ most; 0 where nobody asks."""
     trifle: Array
     """(P,): of "the difference is a trifle": the total once the floor is granted as noise, if there is one."""
 
     @property
     def total(self) -> Array:
         """(P,): the strongest test, paid for by Bonferroni over the tests and over the classes."""
-        return _strongest(self.classes, self.joint, self.labels, self.spreads)
+        return _strongest(self.classes, self.joint, self.leading, self.labels, self.spreads)
 
     @property
     def likeness(self) -> Array:
         """(P,): a smooth order of pairs from alike to unlike, where `total` has ties at 1: all evidence added up."""
-        return np.asarray(self.joint + self.labels + self.spreads + self.classes.min(axis=1))
+        return np.asarray(self.joint + self.leading + self.labels + self.spreads + self.classes.min(axis=1))
 
 
-def _strongest(classes: Array, joint: Array, labels: Array, spreads: Array) -> Array:
+def _strongest(classes: Array, joint: Array, leading: Array, labels: Array, spreads: Array) -> Array:
     tested = np.maximum((classes < 0).sum(axis=1), 1)
     single = np.log(tested) + classes.min(axis=1)
-    least = np.minimum(np.minimum(joint, single), np.minimum(labels, spreads))
-    return np.asarray(np.minimum(PAID + np.where(spreads < 0, np.log(4 / 3), 0.0) + least, 0.0))
+    least = np.minimum.reduce([single, joint, leading, labels, spreads])
+    more = (leading < 0).astype(np.float64) + (spreads < 0)
+    return np.asarray(np.minimum(PAID + np.log(1 + more / 3) + least, 0.0))
 
 
 def compare(
@@ -92,15 +98,18 @@ def compare(
 ) -> Evidence:
     """Test each pair (first[i], second[i]) of groups: do they differ by more than sampling and variation explain?"""
     spread = log_spreads(pool) if len(variation.spreads) else np.zeros((len(pool), 0))
+    axes = leading_axes(pool) if rules.leading and pool.mean.shape[2] > LEADING else None
     parts = [
-        _compare(pool, first[rows], second[rows], variation, rules, spread)
+        _compare(pool, first[rows], second[rows], variation, rules, spread, axes)
         for rows in (slice(begin, begin + CHUNK) for begin in range(0, max(len(first), 1), CHUNK))
     ]
     names = [field.name for field in fields(Evidence)]
     return Evidence(*(np.concatenate([getattr(part, name) for part in parts]) for name in names))
 
 
-def _compare(pool: Pool, i: Index, j: Index, variation: Variation, rules: Rules, spread: Array) -> Evidence:
+def _compare(
+    pool: Pool, i: Index, j: Index, variation: Variation, rules: Rules, spread: Array, axes: Array | None
+) -> Evidence:
     weights = pool.weight[i], pool.weight[j]
     freedom = np.maximum(weights[0] + weights[1] - pool.holders[i] - pool.holders[j], 0)
     prior = np.minimum(CORRELATION_PRIOR, freedom.sum(axis=1, keepdims=True) - freedom)
@@ -119,34 +128,45 @@ def _compare(pool: Pool, i: Index, j: Index, variation: Variation, rules: Rules,
         free = variation.apart * own[..., None, None] * np.eye(length)
         known = free if known is None else known + free
     squared = quadratic(correlation, difference)
-    stretch, second = _hotelling(length, freedom, prior)
     whole = variation.whitened * own
     share = whole / (scale + whole)  # of the noise that is variation, whose size is known otherwise
-    stretch = length + (1 - share) * (stretch - length)
-    second = 1 / ((1 - share) ** 2 / second + share**2 / variation.freedom)
 
-    def judge(rows: Index, granted: float) -> tuple[Array, Array, Array]:
-        """Class by class, jointly, and label counts, once `granted` deviations count as noise."""
+    def fisher(statistic: Array, rows: Index, length: int) -> Array:
+        """Log p of T² by class: Hotelling's law as far as the noise is sampling's."""
+        stretch, second = _hotelling(length, freedom[rows], prior[rows])
+        stretch = length + (1 - share[rows]) * (stretch - length)
+        second = 1 / ((1 - share[rows]) ** 2 / second + share[rows] ** 2 / variation.freedom)
+        return np.where(usable[rows], _log_fisher(statistic, stretch, second, length), 0.0)
+
+    def judge(rows: Index, granted: float) -> tuple[Array, Array, Array, Array]:
+        """Class by class, jointly, in leading directions, and labels, once `granted` deviations count as noise."""
         grown = scale[rows] + natural[rows] + granted**2
         statistic = squared[rows] / grown
-        if known is not None:
-            statistic = quadratic(correlation[rows] * grown[..., None, None] + known[rows], difference[rows])
-        classes = np.where(usable[rows], _log_fisher(statistic, stretch[rows], second[rows], length), 0.0)
+        noise = None
+        if known is not None or axes is not None:
+            noise = correlation[rows] * grown[..., None, None] + (0.0 if known is None else known[rows])
+        if known is not None and noise is not None:
+            statistic = quadratic(noise, difference[rows])
+        classes = fisher(statistic, rows, length)
         counts = label_evidence(pool, i[rows], j[rows], granted, variation.labels, rules.expected)
         rest = share[rows].max(axis=1, initial=0.0) ** 2 / variation.freedom
-        return classes, _log_joint(classes, usable[rows], length, variation.directions, rest), counts
+        leading = np.zeros(len(rows))
+        if axes is not None and noise is not None:
+            few = fisher(leading_squares(axes, difference[rows], deviation[rows], noise), rows, LEADING)
+            leading = _log_joint(few, usable[rows], LEADING, 1.0, rest)
+        return classes, _log_joint(classes, usable[rows], length, variation.directions, rest), leading, counts
 
     everything = np.arange(len(i))
-    classes, joint, counts = judge(everything, 0.0)
+    classes, joint, leading, counts = judge(everything, 0.0)
     spreads = _log_spread_evidence(pool, i, j, variation, spread)
-    trifle = _strongest(classes, joint, counts, spreads)
+    trifle = _strongest(classes, joint, leading, counts, spreads)
     # against the sampling noise of few examples the floor is nothing, and both answers are the same
     sizes = pool.labels[i].sum(axis=1), pool.labels[j].sum(axis=1)
     sharpest = np.maximum(np.where(usable, 1 / scale, 0).max(axis=1, initial=0), np.minimum(*sizes))
     matters = np.flatnonzero(variation.floor**2 * sharpest > 0.02)
     if len(matters):
         trifle[matters] = _strongest(*judge(matters, variation.floor), spreads[matters])
-    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, spreads, trifle)
+    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, spreads, leading, trifle)
 
 
 def _log_spread_evidence(pool: Pool, i: Index, j: Index, variation: Variation, spread: Array) -> Array:
