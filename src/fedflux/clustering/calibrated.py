@@ -11,7 +11,7 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
-from fedflux.clustering.evidence import FIRST_RULES, PAID, RULES, compare, label_evidence, log_splits
+from fedflux.clustering.evidence import FIRST_RULES, MOST_PAID, PAID, RULES, compare, label_evidence, log_splits
 from fedflux.clustering.neighbours import approximate_neighbours
 from fedflux.clustering.pool import Array, Index, Pool
 from fedflux.clustering.settling import settled
@@ -151,8 +151,9 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         likeness = np.full(len(first), REFUSED)
         rest = np.arange(len(first))
         if not pool.label_noise.any():  # labels alone refuse many a pair, and cost next to nothing
+            paid = MOST_PAID if rules.leading else PAID
             shares = [
-                PAID + label_evidence(pool, first, second, floor, variation.labels, rules.expected)
+                paid + label_evidence(pool, first, second, floor, variation.labels, rules.expected)
                 for floor in (0.0, variation.floor)
             ]
             rest = np.flatnonzero((shares[0] + found >= level) | ((shares[1] >= level) & (variation.floor > 0)))

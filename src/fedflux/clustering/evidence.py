@@ -36,6 +36,7 @@ LEAST_FREEDOM = 5.0
 PAID = np.log(3)
 """What the strongest of three tests, of single classes, of all together and of labels, pays for the choice; with a
 fourth and a fifth, of leading directions and of spreads, it pays log(4) and log(5)."""
+MOST_PAID = np.log(5)
 
 
 @dataclass(frozen=True)
