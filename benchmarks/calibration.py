@@ -12,7 +12,8 @@ from tests.clustering.making import Population, describe_samples
 from tqdm import tqdm
 
 from fedflux.clustering import CalibratedClustering
-from fedflux.clustering.evidence import Pool, compare
+from fedflux.clustering.evidence import RULES, Pool, compare
+from fedflux.clustering.variation import UNKNOWN
 from fedflux.runs.config import make_config
 from fedflux.runs.runner import run_config
 
@@ -25,10 +26,11 @@ def rejection_rates(size: int, repeats: int) -> str:
     for r in range(repeats):
         rng, world = np.random.default_rng(r), Population(r % 5)
         pool = Pool.of(describe_samples([world.draw(rng, size) for _ in range(2)], 10))
-        found.append(compare(pool, np.array([0]), np.array([1])))
+        found.append(compare(pool, np.array([0]), np.array([1]), UNKNOWN, RULES))
     columns = {
         "class": np.concatenate([e.classes[e.classes < 0] for e in found]),
         "joint": np.array([e.joint[0] for e in found]),
+        "leading": np.array([e.leading[0] for e in found]),
         "labels": np.array([e.labels[0] for e in found]),
         "total": np.array([e.total[0] for e in found]),
     }
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=100)
     repeats = parser.parse_args().repeats
     print(f"share rejected at {' / '.join(map(str, LEVELS))}, no shift")
-    print("| examples a client | class | joint | labels | total |\n|---|---|---|---|---|")
+    print("| examples a client | class | joint | leading | labels | total |\n|---|---|---|---|---|---|")
     for size in (20, 40, 80, 192, 960, 4800):
         print(rejection_rates(size, 3 * repeats))
     for clients, size in ((10, 192), (10, 4800), (50, 100), (50, 960)):

@@ -26,7 +26,7 @@ def test_one_cluster_is_said_to_need_one_model() -> None:
 def test_every_client_alone_is_called_local_training() -> None:
     words = told([0, 1, 2], ["P(X)", "P(X) + P(Y)", "P(X)"], {"own": 0.37, "trunk": 0.63})
     assert "is local training" in words
-    assert "P(X) in 3 of 3 pairs, P(Y) in 1 of 3 pairs" in words
+    assert "P(X) in all 3 pairs, P(Y) in 1 of 3 pairs" in words
     assert words.endswith("What clusters share has 63 % of the answers.")
     assert "by nature" not in words
 

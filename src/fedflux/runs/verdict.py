@@ -58,7 +58,11 @@ def _differences(why: Sequence[Mapping[str, Any]]) -> str:
         return ""
     if len(why) == 1:
         return f"They differ in {' and '.join(kinds)}."
-    named = [f"{shift} in {count} of {len(why)} pairs" for shift, count in kinds.most_common(MOST_SHIFTS)]
+    pairs = len(why)
+    named = [
+        f"{shift} in {f'all {pairs}' if count == pairs else f'{count} of {pairs}'} pairs"
+        for shift, count in kinds.most_common(MOST_SHIFTS)
+    ]
     return f"Clusters differ in {', '.join(named)}."
 
 
