@@ -1,5 +1,7 @@
 """Natural variation between clients: estimated, granted, and not mistaken for clusters."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from numpy.typing import NDArray
@@ -102,3 +104,28 @@ def test_relative_spreads_are_those_of_the_draw() -> None:
     found = relative_spreads(Pool.of(wide(0, 2.0)))
     assert found[10:].mean() / found[:10].mean() == pytest.approx(4, rel=0.05)
     assert found.mean() == pytest.approx(1, rel=0.05)
+
+
+def test_clients_that_are_worth_more_than_they_say_split_nobody() -> None:
+    for seed in range(5):
+        rng, world = np.random.default_rng(seed), Population(seed)
+        told = describe_samples([world.draw(rng, 600) for _ in range(12)], 10)
+        effective = told.effective.copy()
+        effective[:7] *= 0.2
+        assert CalibratedClustering().fit(replace(told, effective=effective)).labels_.max() == 0
+
+
+def test_classes_that_one_cluster_lacks_say_nothing_of_its_spread() -> None:
+    rng, world = np.random.default_rng(0), Population(0, classes=5)
+    clients = []
+    for k in range(12):
+        z, y = world.draw(rng, 300, None if k < 6 else np.array([0.25, 0.25, 0.25, 0.25, 0.0]))
+        clients.append((world.mean[y] + (1.0 if k < 6 else 3.0) * (z - world.mean[y]), y))
+    found = CalibratedClustering().fit(describe_samples(clients, 5))
+    words = explain(found.pool_, 0.01, variation=found.variation_)[0].words
+    assert "as widely in cluster 1" in words
+    assert (
+        "classes scatter 3.0 times" in words
+        or "classes scatter 2.9 times" in words
+        or "classes scatter 3.1 times" in words
+    )

@@ -8,7 +8,7 @@ import numpy as np
 
 from fedflux.clustering.evidence import Index, Pool, compare
 from fedflux.clustering.variation import UNKNOWN, Variation
-from fedflux.clustering.variation.spreads import log_spreads
+from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 
 MAX_PAIRS = 300
 MOST = 0.8
@@ -70,7 +70,9 @@ def _explain_pair(
             words.append(f"images of {plural} {names} look different, those of the other shared classes do not")
     if spreads_differ:
         shifts += [] if {"P(X)", "P(X|Y)"} & set(shifts) else ["P(X)"]
-        apart = log_spreads(pool)[pair[1]] - log_spreads(pool)[pair[0]]
+        known = pool.freedom[list(pair)].min(axis=0) >= SPREAD_FREEDOM
+        spread = log_spreads(pool)[:, known]
+        apart = spread[pair[1]] - spread[pair[0]]
         wider, times = int(apart.mean() > 0), float(np.exp(np.abs(apart.mean()) / 2))
         words.append(f"classes scatter {times:.1f} times as widely in cluster {pair[wider]}")
     if labels_differ:

@@ -26,6 +26,8 @@ NEAR = 1 / 900
 """Of the mean squared distance."""
 NEAR_SHARE = 0.05
 """Records that have a near-copy, from which on it is said."""
+MOST_VALUES = 1_000
+"""Of a record, drawn at random where it has more."""
 LEAST_VALUES = 64
 """Values of a record below which equal ones are no wonder."""
 
@@ -41,13 +43,22 @@ def dependence(examples: Examples) -> str | None:
     rows = _some(owner)
     if len(rows) < LEAST_RECORDS:
         return None
-    x = examples.x[rows].reshape(len(rows), -1).astype(np.float64)
+    x = _values(examples, rows)
     strata = owner[rows] * (1 + int(examples.y.max())) + examples.y[rows]
     near = near_copies(x, owner[rows]) if x.shape[1] >= LEAST_VALUES else 0.0
     if near > NEAR_SHARE:
         return f"{near:.0%} of the records looked at have a near-copy at the same client"
     alike = neighbours_alike(x, strata)
     return None if alike is None else f"records next to each other are alike (correlation {alike:.2f})"
+
+
+def _values(examples: Examples, rows: Index) -> Array:
+    """(N, values): the records as lists of numbers, `MOST_VALUES` of each at most, which bounds memory."""
+    flat = examples.x.reshape(len(examples), -1)
+    values = np.arange(flat.shape[1])
+    if len(values) > MOST_VALUES:
+        values = np.sort(stream(0, "dependence values").choice(len(values), MOST_VALUES, replace=False))
+    return flat[np.ix_(rows, values)].astype(np.float64)
 
 
 def _some(owner: Index) -> Index:
@@ -62,9 +73,8 @@ def neighbours_alike(x: Array, strata: Index) -> float | None:
     order = np.argsort(strata, kind="stable")
     number = np.unique(strata[order], return_inverse=True)[1].reshape(-1)
     rng = stream(0, "dependence")
-    turned = x[order] @ (
-        rng.choice((-1.0, 1.0), size=(x.shape[1], WIDTH)) if x.shape[1] > WIDTH else np.eye(x.shape[1])
-    )
+    wide = x.shape[1] > WIDTH
+    turned = (x @ rng.choice((-1.0, 1.0), size=(x.shape[1], WIDTH)) if wide else x)[order]
     mean = np.zeros((number[-1] + 1, turned.shape[1]))
     np.add.at(mean, number, turned)
     deviation = turned - (mean / np.bincount(number)[:, None])[number]

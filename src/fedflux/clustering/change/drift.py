@@ -194,4 +194,4 @@ def with_past(found: Clusters, descriptors: Descriptors, before: Clusters, kept:
     )
     centroids = np.concatenate([centroids, before.centroids[kept]])
     null = replace(found.null, noise=np.concatenate([found.null.noise, before.null.noise[kept]]))
-    return Clusters(found.labels, before.scaler, centroids, found.pool.join(past), marginals, null)
+    return Clusters(found.labels, before.scaler, centroids, found.pool.join(past), marginals, null, found.variation)

@@ -45,7 +45,7 @@ class RandomEffects:
     freedom: float
     """Degrees of freedom behind them."""
     directions: float
-    """Scatter over what sampling explains, one at most."""
+    """Scatter over what sampling explains, one at most; one where clients scatter unlike each other."""
     most: float
     """√(α + β) where all classes are asked, though they scatter unlike each other."""
 
@@ -88,9 +88,11 @@ def random_effects(pool: Pool, labels: Index, clusters: int) -> RandomEffects | 
     worth = np.where(held, 1 - 1 / np.maximum(members, 1), 0.0)  # degrees of freedom of each cell, in clients
     squared, left = cells.residuals(np.zeros_like(cells.inverse))
     outlying = (squared / left).sum(axis=2)
+    scatter = outlying / length
+    alike = _agree(scatter, worth, length, axis=1)
     ratio = _median(outlying[held], worth[held]) / chi2.median(length)
     whole = _components(cells, held, worth, ratio)
-    calm, most = _calmest(cells, squared, left), float(np.sqrt(sum(whole)))
+    calm, most = _calmest(scatter, worth, length), float(np.sqrt(sum(whole)))
     if np.array_equal(calm, held):
         components = whole
     else:
@@ -98,7 +100,25 @@ def random_effects(pool: Pool, labels: Index, clusters: int) -> RandomEffects | 
         components = _components(cells, held, worth, _median(outlying[held], worth[held]) / chi2.median(length))
     typical = float((cells.inverse.mean(axis=1) * held.sum(axis=0)).sum() / held.sum())
     whitened = components[0] + components[1] * typical
-    return RandomEffects(*components, whitened, KEPT * length * worth.sum(), min(ratio, 1.0), most)
+    directions = min(ratio, 1.0) if alike else 1.0
+    return RandomEffects(*components, whitened, KEPT * length * worth.sum(), directions, most)
+
+
+def _scatter(cells: Array, worth: Array, axis: int) -> tuple[Array, Array, float]:
+    """The mean scatter of each class (axis 0) or client (axis 1), what it is worth in clients, and that of all."""
+    total = worth.sum(axis=axis)
+    mean = (worth * cells).sum(axis=axis) / np.maximum(total, 1e-12)
+    return mean, total, float((total * mean).sum() / max(total.sum(), 1e-12))
+
+
+def _agree(cells: Array, worth: Array, length: int, axis: int) -> bool:
+    """Whether classes (axis 0) or clients (axis 1) scatter alike, as far as chance lets one tell."""
+    mean, total, typical = _scatter(cells, worth, axis)
+    known = total > 0
+    if known.sum() < 2 or typical <= 0:
+        return True
+    unlike = length * (total[known] * (mean[known] / typical - 1) ** 2).sum() / 2
+    return bool(chdtrc(known.sum() - 1, unlike) > UNLIKE)
 
 
 def _components(cells: Cells, held: NDArray[np.bool_], worth: Array, ratio: float) -> tuple[float, float]:
@@ -107,24 +127,19 @@ def _components(cells: Cells, held: NDArray[np.bool_], worth: Array, ratio: floa
     return (0.0, 0.0) if ratio < 1 + CLEARLY * error else _fitted(cells, held, worth)
 
 
-def _calmest(cells: Cells, squared: Array, left: Array) -> NDArray[np.bool_]:
+def _calmest(cells: Array, worth: Array, length: int) -> NDArray[np.bool_]:
     """Which cells say what is natural: all, or where classes differ in how far they scatter, a fifth of the classes.
 
     Exchanged labels, or some classes that look different, leave other classes alone; natural variation leaves none.
     """
-    held = cells.weight > 0
-    worth = np.where(held, left.shape[2] * left.mean(axis=2) * cells.weight, 0.0).sum(axis=0)
-    known = np.flatnonzero(worth > 0)
-    cells_held = np.maximum(left.shape[2] * held.sum(axis=0), 1)
-    scatter = np.where(held[..., None], squared / left, 0.0).sum(axis=(0, 2)) / cells_held
-    typical = (worth * scatter).sum() / worth.sum()
-    unlike = (worth[known] * (scatter[known] / typical - 1) ** 2 / 2).sum()
-    if len(known) < 2 or chdtrc(len(known) - 1, unlike) > UNLIKE:
-        return held
-    calm = known[np.argsort(scatter[known], kind="stable")[: max(round(CALM * len(known)), 1)]]
-    if (worth[calm] * scatter[calm]).sum() / worth[calm].sum() - 1 > (typical - 1) / 2:
-        return held
-    return held & np.isin(np.arange(held.shape[1]), calm)
+    if _agree(cells, worth, length, axis=0):
+        return worth > 0
+    mean, total, typical = _scatter(cells, worth, axis=0)
+    known = np.flatnonzero(total > 0)
+    calm = known[np.argsort(mean[known], kind="stable")[: max(round(CALM * len(known)), 1)]]
+    if (total[calm] * mean[calm]).sum() / total[calm].sum() - 1 > (typical - 1) / 2:
+        return worth > 0
+    return (worth > 0) & np.isin(np.arange(worth.shape[1]), calm)
 
 
 def _fitted(cells: Cells, held: NDArray[np.bool_], worth: Array) -> tuple[float, float]:
