@@ -153,8 +153,8 @@ def _compare(
         rest = share[rows].max(axis=1, initial=0.0) ** 2 / variation.freedom
         leading = np.zeros(len(rows))
         if axes is not None and noise is not None:
-            few = fisher(leading_squares(axes, difference[rows], deviation[rows], noise), rows, LEADING)
-            leading = _log_joint(few, usable[rows], LEADING, 1.0, rest)
+            few = fisher(leading_squares(axes, difference[rows], deviation[rows], noise), rows, axes.shape[1])
+            leading = _log_joint(few, usable[rows], axes.shape[1], 1.0, rest)
         return classes, _log_joint(classes, usable[rows], length, variation.directions, rest), leading, counts
 
     everything = np.arange(len(i))

@@ -14,7 +14,7 @@ LEADING = 2
 
 
 def leading_axes(pool: Pool) -> Array:
-    """(l, 2): Fisher's discriminant directions of the pooled classes."""
+    """(l, 2): Fisher's discriminant directions of the pooled classes; two classes have one."""
     weight = pool.weight.sum(axis=0)
     centre = np.einsum("gu,gui->ui", pool.weight, pool.mean) / np.maximum(weight, 1e-12)[:, None]
     within = np.einsum("gu,guij->ij", pool.weight, pool.covariance).astype(np.float64) / max(weight.sum(), 1e-12)
@@ -22,7 +22,7 @@ def leading_axes(pool: Pool) -> Array:
     white = axes / np.sqrt(np.maximum(values, 1e-6 * values[-1] + 1e-30))
     gaps = (centre - weight @ centre / max(weight.sum(), 1e-12)) @ white
     between = np.linalg.eigh((weight[:, None] * gaps).T @ gaps)[1]
-    return np.asarray(white @ between[:, -LEADING:])
+    return np.asarray(white @ between[:, -min(LEADING, max(np.count_nonzero(weight) - 1, 1)) :])
 
 
 def leading_squares(axes: Array, difference: Array, deviation: Array, noise: Array) -> Array:
