@@ -163,13 +163,14 @@ def test_unlabelled_nodes_get_the_models_that_the_core_gives_them(tmp_path: Path
     from fedflux.files import read_object
 
     unlabelled = (2, 8)
-    grid = make_grid(range(10), {"rounds": 6}, unlabelled=unlabelled)
+    alone: dict[str, Any] = {"rounds": 6, "sharing": "none"}  # one model a cluster, so that weights are the posterior
+    grid = make_grid(range(10), alone, unlabelled=unlabelled)
     for client in unlabelled:
         folder = str(tmp_path / str(client))
         grid.join(node_id(client), {"partition-id": client, "labels": False, "model-dir": folder})
     asked: set[tuple[int, str]] = set()
     watched(grid, lambda message, context: asked.add((message.metadata.dst_node_id, message.metadata.message_type)))
-    found = play(grid, min_nodes=8, rounds=6)
+    found = play(grid, min_nodes=8, **alone)
 
     placed = {one["client"]: one for one in found.result["unlabelled"]}
     assert set(placed) == set(unlabelled)

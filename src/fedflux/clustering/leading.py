@@ -22,7 +22,8 @@ def leading_axes(pool: Pool) -> Array:
     white = axes / np.sqrt(np.maximum(values, 1e-6 * values[-1] + 1e-30))
     gaps = (centre - weight @ centre / max(weight.sum(), 1e-12)) @ white
     between = np.linalg.eigh((weight[:, None] * gaps).T @ gaps)[1]
-    return np.asarray(white @ between[:, -min(LEADING, max(np.count_nonzero(weight) - 1, 1)) :])
+    few = min(LEADING, max(int(np.count_nonzero(weight)) - 1, 1))
+    return np.asarray(white @ between[:, -few:])
 
 
 def leading_squares(axes: Array, difference: Array, deviation: Array, noise: Array) -> Array:
