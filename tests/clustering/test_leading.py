@@ -62,3 +62,9 @@ def test_latents_of_two_numbers_have_no_other_directions() -> None:
     clients = [(rng.normal(size=(200, 2)), rng.integers(0, 3, 200)) for _ in range(2)]
     evidence = compare(Pool.of(describe_samples(clients, 3)), np.array([0]), np.array([1]), UNKNOWN, RULES)
     assert evidence.leading[0] == 0
+
+
+def test_two_classes_have_one_direction() -> None:
+    rng = np.random.default_rng(0)
+    clients = [(rng.normal(size=(300, 6)), rng.integers(0, 2, 300)) for _ in range(3)]
+    assert leading_axes(Pool.of(describe_samples(clients, 2))).shape == (6, 1)

@@ -1,5 +1,6 @@
 """Natural variation between clients: estimated, granted, and not mistaken for clusters."""
 
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -123,9 +124,6 @@ def test_classes_that_one_cluster_lacks_say_nothing_of_its_spread() -> None:
         clients.append((world.mean[y] + (1.0 if k < 6 else 3.0) * (z - world.mean[y]), y))
     found = CalibratedClustering().fit(describe_samples(clients, 5))
     words = explain(found.pool_, 0.01, variation=found.variation_)[0].words
-    assert "as widely in cluster 1" in words
-    assert (
-        "classes scatter 3.0 times" in words
-        or "classes scatter 2.9 times" in words
-        or "classes scatter 3.1 times" in words
-    )
+    found_times = re.search(r"classes scatter (.*) times as widely in cluster 1", words)
+    assert found_times is not None
+    assert float(found_times[1]) == pytest.approx(3, abs=0.15)
