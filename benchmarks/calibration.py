@@ -12,7 +12,7 @@ from tests.clustering.making import Population, describe_samples
 from tqdm import tqdm
 
 from fedflux.clustering import CalibratedClustering
-from fedflux.clustering.evidence import RULES, Pool, compare
+from fedflux.clustering.evidence.comparison import RULES, Pool, compare
 from fedflux.clustering.variation import UNKNOWN
 from fedflux.runs.config import make_config
 from fedflux.runs.runner import run_config

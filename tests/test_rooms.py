@@ -96,7 +96,7 @@ def test_nobody_else_enters_a_room_that_needs_an_optional_package() -> None:
     ("room", "source"),
     [
         ("descriptors", "from fedflux.engine import Stack"),
-        ("engine", "import fedflux.clustering.evidence"),
+        ("engine", "import fedflux.clustering.evidence.comparison"),
         ("data", "def f():\n    from fedflux.models import MLP"),
         ("files", "from fedflux import streams"),
         ("errors", "from fedflux.files import write_json"),

@@ -8,8 +8,8 @@ import torch
 
 from fedflux.algorithms import ALGORITHMS, PAPER_BASELINES, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics
-from fedflux.algorithms.flux.branches import OWN, Branches
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
+from fedflux.algorithms.flux.sharing.branches import OWN, Branches
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.clustering import Clusterer
 from fedflux.data import Dataset, Examples, Features, Federation, Labelled, Partition, partition

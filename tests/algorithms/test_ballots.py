@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms.flux.ballots import AGAIN, LITTLE, MEMORY, PRIOR, SETTLED, SPARED, Ballot, mixtures_of
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
-from fedflux.algorithms.flux.kin import agree, cosines, find_kin
+from fedflux.algorithms.flux.sharing.ballots import AGAIN, LITTLE, MEMORY, PRIOR, SETTLED, SPARED, Ballot, mixtures_of
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, TRUNK, Branches
+from fedflux.algorithms.flux.sharing.kin import agree, cosines, find_kin
 from fedflux.engine import Stack
 
 PAIR = (OWN, TRUNK)

@@ -13,8 +13,8 @@ from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, sav
 import fedflux
 from fedflux.algorithms import FedAvg, Flux, RoundMetrics
 from fedflux.algorithms.checks import check_resumes
-from fedflux.algorithms.flux.ballots import Ballot, hold, mixtures_of
-from fedflux.algorithms.flux.branches import GENERAL, OWN, Branches
+from fedflux.algorithms.flux.sharing.ballots import Ballot, hold, mixtures_of
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, Branches
 from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.data import Federation
 from fedflux.engine import Predictor, Scores, Stack

@@ -7,7 +7,7 @@ from tests.clustering.making import Population, describe_samples, many_clients
 
 import fedflux.algorithms.flux.lending as soft
 from fedflux.algorithms.flux.lending import CUT, class_distances, heirs, mixture, sharing
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.errors import FedfluxError
 
 ALPHA = 0.01

@@ -11,8 +11,8 @@ from tests.data.making import pictures
 
 from fedflux.algorithms import FedAvg, Flux, Settings
 from fedflux.algorithms.checks import check_resumes
-from fedflux.algorithms.flux.branches import GENERAL, OWN, Branches
 from fedflux.algorithms.flux.dynamic import FluxDynamic
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, Branches
 from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.algorithms.shared.momentum import carried_on
 from fedflux.data import Federation, Partition, partition

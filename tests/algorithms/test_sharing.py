@@ -15,10 +15,10 @@ from tests.runs.making import read_rounds
 import fedflux
 from fedflux.algorithms import FedAvg, RoundMetrics, Settings
 from fedflux.algorithms.check_engines import WrappedEngine
-from fedflux.algorithms.flux.ballots import SPARED, Ballot, mixtures_of
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.algorithms.flux.plain import Flux, Oracle
-from fedflux.algorithms.flux.sharing import WORTHWHILE
+from fedflux.algorithms.flux.sharing.ballots import SPARED, Ballot, mixtures_of
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, TRUNK, Branches
+from fedflux.algorithms.flux.sharing.rounds import WORTHWHILE
 from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Federation, Partition, partition

@@ -11,7 +11,7 @@ from tests.clustering.making import Population, describe_samples
 
 from fedflux.clustering import CalibratedClustering, Clusterer, find_clusters
 from fedflux.clustering import calibrated as module
-from fedflux.clustering.evidence import Evidence, Pool, compare
+from fedflux.clustering.evidence.comparison import Evidence, Pool, compare
 from fedflux.clustering.why import explain
 from fedflux.descriptors.descriptor import Descriptors
 

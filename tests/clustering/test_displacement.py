@@ -6,7 +6,7 @@ from scipy.stats import kstest
 from tests.clustering.making import Population, describe_samples
 
 from fedflux.clustering.change.displacement import log_displacement
-from fedflux.clustering.evidence import Pool, compare
+from fedflux.clustering.evidence.comparison import Pool, compare
 
 WORLD = Population(3)
 ALIKE = Population(4)

@@ -17,7 +17,7 @@ from fedflux.clustering.change.drift import (
     stronger,
     with_past,
 )
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.descriptors.descriptor import Descriptors, effective_counts
 from fedflux.descriptors.wire import from_arrays, put_arrays, to_arrays
 

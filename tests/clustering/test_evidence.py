@@ -8,9 +8,10 @@ from scipy.stats import binom, chi2
 from scipy.stats import f as fisher
 from tests.clustering.making import Population, describe_samples
 
-from fedflux.clustering import CalibratedClustering, evidence
-from fedflux.clustering.evidence import Pool, compare, log_splits
-from fedflux.clustering.label_counts import log_labels
+from fedflux.clustering import CalibratedClustering
+from fedflux.clustering.evidence import comparison as evidence
+from fedflux.clustering.evidence.comparison import Pool, compare, log_splits
+from fedflux.clustering.evidence.label_counts import log_labels
 from fedflux.clustering.variation import Variation
 
 FIRST, SECOND = np.array([0]), np.array([1])

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 from tests.clustering.making import Population, Sample, describe_samples
 
-from fedflux.clustering.evidence import RULES, Pool, compare
-from fedflux.clustering.leading import leading_axes
+from fedflux.clustering.evidence.comparison import RULES, Pool, compare
+from fedflux.clustering.evidence.leading import leading_axes
 from fedflux.clustering.variation import UNKNOWN
 
 PLANE = np.eye(10)[:2]

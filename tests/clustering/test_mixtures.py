@@ -9,7 +9,7 @@ from scipy.special import logsumexp
 from scipy.stats import multivariate_normal
 from tests.clustering.making import Population, describe_samples
 
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.placement import mixtures as module
 from fedflux.clustering.placement.mixtures import PRIOR, PSEUDO, ClassMixtures
 from fedflux.clustering.placement.offer import Offer

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 from tests.clustering.making import Population, Sample, describe_samples
 
 from fedflux.clustering import with_centroids
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.settling import settled
 
 Array = NDArray[np.float64]

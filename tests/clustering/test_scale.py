@@ -14,7 +14,7 @@ from fedflux.clustering import AdaptiveDBSCAN, CalibratedClustering, Clusterer, 
 from fedflux.clustering import adaptive_dbscan as dbscan_module
 from fedflux.clustering import calibrated as calibrated_module
 from fedflux.clustering.calibrated import candidate_pairs
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.neighbours import approximate_neighbours
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids
 from fedflux.clustering.strips import Strips

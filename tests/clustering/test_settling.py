@@ -8,7 +8,7 @@ from tests.clustering.making import Population, describe_samples
 
 from fedflux.clustering import with_centroids
 from fedflux.clustering.calibrated import CalibratedClustering
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.settling import settled
 from fedflux.descriptors.descriptor import Descriptors
 

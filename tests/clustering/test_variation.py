@@ -10,7 +10,7 @@ from sklearn.metrics import adjusted_rand_score
 from tests.clustering.making import Population, describe_samples, many_descriptors
 
 from fedflux.clustering import CalibratedClustering
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.variation import MOST, UNKNOWN
 from fedflux.clustering.variation.clumps import in_clumps
 from fedflux.clustering.variation.spreads import relative_spreads

@@ -13,7 +13,7 @@ from scipy.optimize import brentq
 from scipy.stats import kstest, norm
 
 from fedflux.clustering import CalibratedClustering, with_centroids
-from fedflux.clustering.label_counts import log_labels, share_noise
+from fedflux.clustering.evidence.label_counts import log_labels, share_noise
 from fedflux.clustering.placement.marginals import Marginals
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.privacy.accounting import Privacy, release_sigma, spent

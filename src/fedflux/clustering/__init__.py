@@ -12,8 +12,8 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedflux.clustering.adaptive_dbscan import AdaptiveDBSCAN, import_kneed, noise_to_singletons
 from fedflux.clustering.calibrated import CalibratedClustering, common_whitening
-from fedflux.clustering.evidence import EFFECT_FLOOR, Pool, compare
-from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
+from fedflux.clustering.evidence.comparison import EFFECT_FLOOR, Pool, compare
+from fedflux.clustering.evidence.label_counts import fitted_prior, log_predictive, observed
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids, nearest_centroid
 from fedflux.clustering.placement.mixtures import ClassMixtures
 from fedflux.clustering.placement.novelty import LEVEL, Null, judge

@@ -11,9 +11,17 @@ from sklearn.base import BaseEstimator, ClusterMixin
 from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 
-from fedflux.clustering.evidence import FIRST_RULES, MOST_PAID, PAID, RULES, compare, label_evidence, log_splits
+from fedflux.clustering.evidence.comparison import (
+    FIRST_RULES,
+    MOST_PAID,
+    PAID,
+    RULES,
+    compare,
+    label_evidence,
+    log_splits,
+)
+from fedflux.clustering.evidence.pool import Array, Index, Pool
 from fedflux.clustering.neighbours import approximate_neighbours
-from fedflux.clustering.pool import Array, Index, Pool
 from fedflux.clustering.settling import settled
 from fedflux.clustering.variation import UNKNOWN, Variation, estimate
 from fedflux.clustering.variation.clumps import in_clumps

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.clustering.label_counts import fitted_prior, log_predictive, observed
-from fedflux.clustering.pool import Array, Index, Pool, typical_weight, white_means
+from fedflux.clustering.evidence.label_counts import fitted_prior, log_predictive, observed
+from fedflux.clustering.evidence.pool import Array, Index, Pool, typical_weight, white_means
 from fedflux.clustering.variation import UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 from fedflux.descriptors.sums import group_sums, spans

@@ -6,7 +6,7 @@ from itertools import combinations, islice
 
 import numpy as np
 
-from fedflux.clustering.evidence import Index, Pool, compare
+from fedflux.clustering.evidence.comparison import Index, Pool, compare
 from fedflux.clustering.variation import UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 

@@ -8,10 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import RoundMetrics, Settings
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK
 from fedflux.algorithms.flux.describe import describe
+from fedflux.algorithms.flux.looks import GROWTH
 from fedflux.algorithms.flux.plain import DESCRIPTION
-from fedflux.algorithms.flux.rounds import GROWTH, FluxRounds
+from fedflux.algorithms.flux.rounds import FluxRounds
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, TRUNK
 from fedflux.algorithms.flux.state import Clustered, WarmUp
 from fedflux.algorithms.registry import algorithm
 from fedflux.clustering import takes

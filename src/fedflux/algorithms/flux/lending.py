@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.clustering.calibrated import candidate_pairs
-from fedflux.clustering.evidence import Array, Index, Pool, compare
+from fedflux.clustering.evidence.comparison import Array, Index, Pool, compare
 from fedflux.errors import FedfluxError
 
 CUT = 0.05

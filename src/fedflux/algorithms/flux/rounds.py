@@ -1,48 +1,34 @@
 """The rounds of FLUX (Algorithm 1): FedAvg until C(r) fires, then one model per cluster of descriptors."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Generic, Literal, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.base import UNPLACED, RoundMetrics, Settings
-from fedflux.algorithms.flux.ballots import Ballot
-from fedflux.algorithms.flux.branches import shares_of_members
-from fedflux.algorithms.flux.describe import Extractor, Told, describe, describe_all, finer, too_few
+from fedflux.algorithms.base import UNPLACED, RoundMetrics
+from fedflux.algorithms.flux.describe import Told, describe, describe_all, too_few
+from fedflux.algorithms.flux.looks import FluxLooks
 from fedflux.algorithms.flux.placing import ask_tries
-from fedflux.algorithms.flux.sharing import FluxSharing, Update
+from fedflux.algorithms.flux.sharing.ballots import Ballot
+from fedflux.algorithms.flux.sharing.rounds import Update
 from fedflux.algorithms.flux.state import Clustered, WarmUp
-from fedflux.algorithms.flux.trigger import PRESENT, common_model, due, first_look, same_partition, should_cluster
+from fedflux.algorithms.flux.trigger import first_look, should_cluster
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.algorithms.shared.momentum import carried_on
-from fedflux.clustering import Clusters, find_clusters, takes, with_centroids
+from fedflux.clustering import Clusters
 from fedflux.data import Cohort, Federation
 from fedflux.descriptors.descriptor import Descriptors
-from fedflux.descriptors.wire import client_bytes, from_arrays, join_arrays, to_arrays
+from fedflux.descriptors.wire import client_bytes, join_arrays, to_arrays
 from fedflux.engine import Engine, Job, Key
 from fedflux.errors import FedfluxError
 
-GROWTH = 1.5
-"""Clusters are found anew when so many times as many clients have described themselves: more clients see finer."""
 C = TypeVar("C", bound=Clustered)
 
 
 @dataclass(frozen=True)
-class FluxRounds(FluxSharing[C], Generic[C]):
-    """The rounds of FLUX and its kin; `grouping` says who decides the clusters.
-
-    `found`: the clusterer, told nothing; `prior`: the clusterer, told the true number M; `true`: the true clusters.
-    """
-
-    settings: Settings
-    grouping: Literal["found", "prior", "true"] = "found"
-
-    @property
-    def uses_truth(self) -> bool:
-        """Only when told how many clusters there are, or which."""
-        return self.grouping != "found" or self.settings.true_count
+class FluxRounds(FluxLooks[C], Generic[C]):
+    """The rounds of FLUX and its kin."""
 
     def init(self, federation: Federation, engine: Engine) -> WarmUp | C:
         """One model, nobody placed."""
@@ -129,10 +115,6 @@ class FluxRounds(FluxSharing[C], Generic[C]):
         """The members' validation accuracies after the round."""
         return engine.evaluate([self.known(state, cohort, engine)], cohort, "validation").by_client(cohort)
 
-    def _told_by(self, round: int, cohort: Cohort) -> Cohort:
-        """The data that members describe: all that they hold."""
-        return cohort
-
     def _cluster(
         self, state: WarmUp, cohort: Cohort, engine: Engine, metrics: RoundMetrics, update: Update
     ) -> C | None:
@@ -180,93 +162,9 @@ class FluxRounds(FluxSharing[C], Generic[C]):
             metrics,
         )
 
-    def _count_description(self, extractor: Extractor, told: Told, metrics: RoundMetrics) -> None:
-        metrics.send(told.clients, up=extractor.up + client_bytes(told.descriptors), down=extractor.down)
-        metrics.count(told.clients, forward=extractor.forward)
-
-    def _look_again(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
-        """Describe everyone under a model that knows more, and find clusters anew.
-
-        A look that tells fewer clusters apart than the one before saw less, and is not taken.
-        """
-        once = self.settings.cluster_round is not None or not self.settings.look_again
-        if once or not due(state.round, state.looks, self.settings.rounds):
-            return state
-        there = cohort.only(set(state.described))
-        if len(there) < PRESENT * len(state.described):
-            return state
-        state = replace(state, looks=(*state.looks, state.round - 1))
-        reference = common_model(state.branches, state.sizes)
-        metrics.send(there, down=reference.model_bytes())
-        metrics.count(there, models_down=1)
-        with metrics.timed("descriptor"):
-            told_by = self._told_by(state.round - 1, there)
-            found = describe_all(reference, there, told_by, engine, finer(self.settings.descriptor))
-        if found is None:
-            return state
-        extractor, told = found
-        self._count_description(extractor, told, metrics)
-        if len(told.clients) < PRESENT * len(state.described):
-            return state
-        with metrics.timed("clustering"):
-            clusters = self._group(told.descriptors, cohort.federation, told.clients)
-        before = state.assignment[list(told.clients)]
-        if len(clusters.centroids) < len(np.unique(before)):
-            return state
-        if not same_partition(before, clusters.labels):
-            words = f"{len(clusters.centroids)} clusters of {len(told.clients)} clients at another look"
-            metrics.events.append(f"round {state.round - 1}: {words}")
-            state = replace(state, cluster_round=state.round - 1)
-        return self._seen(replace(state, extractor=extractor), told, clusters, engine, metrics)
-
-    def _seen(self, state: C, told: Told, clusters: Clusters, engine: Engine, metrics: RoundMetrics) -> C:
-        """The state with clusters of fresh descriptions; who did not describe itself is placed when it comes again."""
-        shares = shares_of_members(len(state.models), state.assignment[list(told.clients)], clusters)
-        assignment = np.full_like(state.assignment, UNPLACED)
-        assignment[list(told.clients)] = clusters.labels
-        state = self._inherit(state, shares, engine)
-        return replace(
-            state,
-            assignment=assignment,
-            clusters=clusters,
-            described=told.clients,
-            descriptors=to_arrays(told.descriptors),
-            clustered=len(told.clients),
-            tries=None,
-        )
-
     def _begin(self, found: Clustered, before: WarmUp, metrics: RoundMetrics) -> C:
         """The state that the method goes on with from its first clusters."""
         raise TypeError(f"{type(self).__name__} does not say what it goes on with")
-
-    def _refine(self, state: C, federation: Federation, engine: Engine, metrics: RoundMetrics) -> C:
-        """Cluster everyone who is described by now, once they are many more or nobody is left to come.
-
-        A new cluster goes on from the models that its members had.
-        """
-        count = len(state.described)
-        due = count == federation.expected > state.clustered or count >= GROWTH * state.clustered
-        if not (self.settings.regroup and due and takes(self.settings.clusterer, count)):
-            return state
-        with metrics.timed("clustering"):
-            clusters = self._group(from_arrays(state.descriptors), federation, state.described)
-        shares = shares_of_members(len(state.models), state.assignment[list(state.described)], clusters)
-        assignment = state.assignment.copy()
-        assignment[list(state.described)] = clusters.labels
-        metrics.events.append(f"round {state.round}: {len(shares)} clusters found anew of {count} clients")
-        state = self._inherit(state, shares, engine)
-        return replace(state, assignment=assignment, clusters=clusters, clustered=count, tries=None)
-
-    def _group(self, descriptors: Descriptors, federation: Federation, ids: Sequence[int]) -> Clusters:
-        """Clusters of the clients with these ids, in the order of their descriptors."""
-        if not self.uses_truth:
-            return find_clusters(descriptors, self.settings.clusterer)
-        truth = federation.truth
-        assert truth is not None
-        members = truth[list(ids)]
-        if self.grouping == "true":
-            return with_centroids(descriptors, members)
-        return find_clusters(descriptors, replace(self.settings.clusterer, clusters=len(np.unique(members))))
 
     def _place_newcomers(self, state: C, cohort: Cohort, engine: Engine, metrics: RoundMetrics) -> C:
         """Clients that take part for the first time after clustering get the cluster they fit best."""

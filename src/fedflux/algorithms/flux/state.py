@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.algorithms.base import UNPLACED, PerClient
-from fedflux.algorithms.flux.ballots import Ballot
-from fedflux.algorithms.flux.branches import GENERAL, Branches
 from fedflux.algorithms.flux.describe import Extractor
 from fedflux.algorithms.flux.placing import make_offer, members_of
+from fedflux.algorithms.flux.sharing.ballots import Ballot
+from fedflux.algorithms.flux.sharing.branches import GENERAL, Branches
 from fedflux.clustering import Clusters
 from fedflux.clustering.placement.offer import Offer
 from fedflux.clustering.placement.queries import Tries

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux.branches import TRUNK, Branches
+from fedflux.algorithms.flux.sharing.branches import TRUNK, Branches
 from fedflux.engine import Stack
 
 FIRST_ROUND = 3

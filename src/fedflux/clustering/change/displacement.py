@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import fdtrc
 
-from fedflux.clustering.blurred import known_covariance, log_tail, quadratic
-from fedflux.clustering.evidence import Pool
+from fedflux.clustering.evidence.blurred import known_covariance, log_tail, quadratic
+from fedflux.clustering.evidence.comparison import Pool
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]

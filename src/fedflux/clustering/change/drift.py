@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from fedflux.clustering import Clusters
 from fedflux.clustering.change.displacement import log_displacement
-from fedflux.clustering.evidence import EFFECT_FLOOR, Pool, compare
+from fedflux.clustering.evidence.comparison import EFFECT_FLOOR, Pool, compare
 from fedflux.clustering.placement.marginals import Marginals, cluster_centroids
 from fedflux.descriptors.descriptor import Descriptors, make_descriptors
 from fedflux.descriptors.moments import Moments

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from fedflux.clustering.pool import Array, Index, Pool
+from fedflux.clustering.evidence.pool import Array, Index, Pool
 from fedflux.clustering.variation.labels import labels_of
 from fedflux.clustering.variation.means import random_effects
 from fedflux.clustering.variation.spreads import LEAST_CLIENTS, LEAST_RESIDUALS, spreads_of

@@ -6,7 +6,7 @@ natural variation. But a cloud, cut in two, keeps much of its scatter within the
 
 import numpy as np
 
-from fedflux.clustering.pool import Index, Pool
+from fedflux.clustering.evidence.pool import Index, Pool
 from fedflux.clustering.variation.means import cells_of
 
 SHARE = 0.03

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedflux.clustering.pool import Index, Pool
+from fedflux.clustering.evidence.pool import Index, Pool
 from fedflux.clustering.variation.means import CLEARLY
 from fedflux.descriptors.sums import group_sums
 

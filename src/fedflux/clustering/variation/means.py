@@ -14,7 +14,7 @@ from scipy.optimize import nnls
 from scipy.special import chdtrc
 from scipy.stats import chi2
 
-from fedflux.clustering.pool import Array, Index, Pool
+from fedflux.clustering.evidence.pool import Array, Index, Pool
 from fedflux.clustering.variation.spreads import relative_spreads
 from fedflux.descriptors.sums import group_sums
 

@@ -4,7 +4,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedflux.clustering.pool import Array, Index, Pool
+from fedflux.clustering.evidence.pool import Array, Index, Pool
 from fedflux.descriptors.sums import group_sums
 
 LEAST_CLIENTS = 5

@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms.base import Averaging, RoundMetrics
 from fedflux.algorithms.flux.answers import FluxAnswers
-from fedflux.algorithms.flux.ballots import Ballot, general_may_begin, hold
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
-from fedflux.algorithms.flux.kin import LARGEST, agree, cosines, find_kin
+from fedflux.algorithms.flux.sharing.ballots import Ballot, general_may_begin, hold
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, TRUNK, Branches
+from fedflux.algorithms.flux.sharing.kin import LARGEST, agree, cosines, find_kin
 from fedflux.algorithms.flux.state import Clustered
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Cohort

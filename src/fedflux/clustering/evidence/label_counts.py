@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import bdtrc, chdtrc, gammaln
 
-from fedflux.clustering.blurred import log_tail, quadratic
+from fedflux.clustering.evidence.blurred import log_tail, quadratic
 
 Array = NDArray[np.float64]
 

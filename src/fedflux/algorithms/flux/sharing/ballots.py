@@ -10,7 +10,7 @@ from itertools import product
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.algorithms.flux.branches import GENERAL, OWN, TRUNK, Branches
+from fedflux.algorithms.flux.sharing.branches import GENERAL, OWN, TRUNK, Branches
 from fedflux.data import Cohort
 from fedflux.engine import Engine, Predictor, Stack
 

@@ -6,8 +6,8 @@ latent has besides, and a test that looks only there needs far fewer examples to
 
 import numpy as np
 
-from fedflux.clustering.blurred import quadratic
-from fedflux.clustering.pool import Array, Pool
+from fedflux.clustering.evidence.blurred import quadratic
+from fedflux.clustering.evidence.pool import Array, Pool
 
 LEADING = 2
 """How many of them class means are compared in."""

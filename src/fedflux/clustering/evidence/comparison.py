@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.special import chdtrc, fdtrc, gammaln
 from scipy.stats import chi2
 
-from fedflux.clustering.blurred import known_covariance, log_tail, quadratic
-from fedflux.clustering.label_counts import log_labels, share_noise
-from fedflux.clustering.leading import LEADING, leading_axes, leading_squares
-from fedflux.clustering.pool import CHUNK, Array, Index, Pool
+from fedflux.clustering.evidence.blurred import known_covariance, log_tail, quadratic
+from fedflux.clustering.evidence.label_counts import log_labels, share_noise
+from fedflux.clustering.evidence.leading import LEADING, leading_axes, leading_squares
+from fedflux.clustering.evidence.pool import CHUNK, Array, Index, Pool
 from fedflux.clustering.variation import EFFECT_FLOOR, UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import LEAST_SPREAD, SPREAD_FREEDOM, log_spreads
 from fedflux.descriptors.sums import spans
