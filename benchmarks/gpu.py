@@ -39,9 +39,9 @@ def federation(model: str, clients: int) -> Federation:
     total = clients * SAMPLES[model]
     train = Examples(draw.integers(0, 256, (total, *SHAPE[model]), dtype=np.uint8), draw.integers(0, 10, total))
     none = np.empty(0, dtype=np.int64)
-    dataset = Dataset("noise", train, Examples(train.x[:0], train.y[:0]), 10, pixels=(0.5, 0.5))
+    dataset = Dataset("noise", train, Examples(train.x[:0], train.y[:0]), 10)
     rows = [ClientRows(train=cut, validation=none, test=none) for cut in np.split(np.arange(total), clients)]
-    return Federation(dataset, rows, [Pattern()] * clients, 42, SHAPE[model][0])
+    return Federation(dataset, rows, [Pattern()] * clients, 42)
 
 
 def speed(engine: Backend, held: Federation, clients: int) -> float:
@@ -61,7 +61,7 @@ def second_branch(model: str, clients: int, precision: str) -> None:
     """One line of JSON: the time of a second model a client over that of the first, by rounds that take turns."""
     with torch_settings("cuda", precision):
         held = federation(model, clients)
-        engine = stacked_engine(build_model(model, held.image_shape, held.classes, 1), "cuda", precision, (0.5, 0.5))
+        engine = stacked_engine(build_model(model, held.input_shape, held.classes, 1), "cuda", precision, (0.5, 0.5))
         start, cohort = engine.initial().take([0, 0]), held.cohort(range(clients))
         jobs = [[Job(k, (row,)) for row in range(count) for k in range(clients)] for count in (1, 2)]
         ratios = []
@@ -91,7 +91,7 @@ def _measure(model: str, clients: int, precision: str, compiled: Sequence[bool],
     for width in lanes if model == "resnet9" else lanes[:1]:
         replay.LANES = width
         for form in compiled:
-            built = build_model(model, held.image_shape, held.classes, 1)
+            built = build_model(model, held.input_shape, held.classes, 1)
             found = speed(stacked_engine(built, "cuda", precision, (0.5, 0.5), form), held, clients)
             variant = {"lanes": width, "compiled": form, "examples_a_second": round(found)}
             ratio = round(found / loop, 2)

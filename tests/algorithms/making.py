@@ -111,10 +111,10 @@ def permuted(federation: Federation, order: Sequence[int]) -> Federation:
 class Normed(nn.Module):
     """A small model with one BatchNorm layer, first thing."""
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm2d(image_shape[0])
-        self.out = nn.Linear(int(np.prod(image_shape)), classes)
+        self.norm = nn.BatchNorm2d(input_shape[0])
+        self.out = nn.Linear(int(np.prod(input_shape)), classes)
 
     def encode(self, x: Tensor) -> Tensor:
         return self.norm(x).flatten(1)

@@ -118,11 +118,11 @@ def test_all_rounds_are_fedavgs_and_rates_come_after_the_last(federation: Federa
 def test_rates_are_learned_on_validation_data_in_evaluation_mode(federation: Federation) -> None:
     """By hand: each client carries the rates through its validation part, and the mean is plain."""
     torch.manual_seed(2)
-    model = Normed(federation.image_shape, 10)
-    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.pixels))
+    model = Normed(federation.input_shape, 10)
+    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.scaling.pixels))
     one = replace(SETTINGS, rounds=1, training=replace(SETTINGS.training, batch_size=1000))
     state, _ = play(Atp(one, rate_rounds=1), federation, engine, rounds=1)
-    other = LoopEngine(model.eval(), pixels=federation.dataset.pixels)
+    other = LoopEngine(model.eval(), pixels=federation.dataset.scaling.pixels)
     found = []
     for client in range(6):
         data = federation.materialise(client, "validation")

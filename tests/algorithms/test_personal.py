@@ -50,8 +50,8 @@ def stacked(federation: Federation) -> SimulatedEngine:
 
 @pytest.fixture(scope="module")
 def processes(federation: Federation) -> Iterator[SimulatedEngine]:
-    recipe = Recipe("mlp", federation.image_shape, federation.classes, 5)
-    with ProcessesEngine(recipe, pixels=federation.dataset.pixels, workers=2) as made:
+    recipe = Recipe("mlp", federation.input_shape, federation.classes, 5)
+    with ProcessesEngine(recipe, pixels=federation.dataset.scaling.pixels, workers=2) as made:
         yield SimulatedEngine(made)
 
 

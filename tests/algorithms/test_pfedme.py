@@ -65,8 +65,8 @@ def test_the_inner_steps_find_the_proximal_point() -> None:
 
 
 def test_a_strong_pull_is_fedavg(federation: Federation) -> None:
-    model = build_model("mlp", federation.image_shape, federation.classes, seed=5).double()
-    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.pixels))
+    model = build_model("mlp", federation.input_shape, federation.classes, seed=5).double()
+    engine = SimulatedEngine(LoopEngine(model, pixels=federation.dataset.scaling.pixels))
     expected, _ = play(FedAvg(SETTINGS), federation, engine)
     far = []
     for strength in (1e4, 1e6):

@@ -95,7 +95,9 @@ def rebuilt(federation: Federation, client: int, split: Split) -> tuple[np.ndarr
         label = int(part.y[row])
         quarters, rest = divmod(pattern.look.rotation + rotations.get(label, 0), 90)
         assert rest == 0
-        image = np.rot90(np.concatenate([part.x[row]] * (federation.channels // len(part.x[row]))), quarters, (1, 2))
+        image = np.rot90(
+            np.concatenate([part.x[row]] * (federation.input_shape[0] // len(part.x[row]))), quarters, (1, 2)
+        )
         image = image.copy()
         if pattern.look.colour != "original":
             image[["red", "green", "blue"].index(pattern.look.colour)] = 255

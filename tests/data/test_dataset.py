@@ -17,31 +17,32 @@ def broken(**changes) -> Dataset:
 
 
 def test_a_good_dataset_tells_its_shape() -> None:
-    assert Dataset("mine", GOOD, GOOD, 2).image_shape == (1, 3, 3)
+    assert Dataset("mine", GOOD, GOOD, 2).input_shape == (1, 3, 3)
     assert len(Dataset("mine", GOOD, Examples(X[:0], Y[:0]), 2).test) == 0
 
 
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (lambda: broken(x=X[:, 0]), "training part: images must have shape (N, channels, height, width)"),
-        (lambda: broken(x=X[:3]), "training part: 3 images but 4 labels"),
+        (lambda: broken(x=X[:, 0, 0, 0]), "training part: inputs must have shape (N, …) with at least one feature"),
+        (lambda: broken(x=X[:3]), "training part: 3 records but 4 labels"),
         (lambda: broken(y=Y[:, None]), "training part: labels must have shape (N,), not (4, 1)"),
-        (lambda: broken(x=X.astype(int)), "images of type int64"),
-        (lambda: broken(x=X + np.inf), "image 0 holds NaN or infinite pixels"),
+        (lambda: broken(x=X.astype(str)), "inputs of type <U3; give numbers"),
+        (lambda: broken(x=X + np.inf), "record 0 holds NaN or infinite values"),
         (lambda: broken(y=Y / 2), "labels of type float64"),
         (lambda: broken(y=Y + 1), "label 2 of example 1 is outside 0 to 1"),
         (lambda: broken(y=Y - 1), "label -1 of example 0 is outside 0 to 1"),
         (lambda: Dataset("mine", Examples(X[:0], Y[:0]), GOOD, 2), "the training part holds no example"),
-        (lambda: Dataset("mine", GOOD, Examples(X[..., :2], Y), 2), "test part: images of shape (1, 3, 2)"),
-        (lambda: Dataset("mine", GOOD, Examples(X / 255, Y), 2), "test part: images of type float64, but training"),
+        (lambda: Dataset("mine", GOOD, Examples(X[..., :2], Y), 2), "test part: inputs of shape (1, 3, 2)"),
+        (lambda: Dataset("mine", GOOD, Examples(X / 255, Y), 2), "test part: inputs of type float64, but training"),
         (lambda: broken(client=Y), "client ids or clusters without client names"),
         (lambda: replace(owned([2, 2]), client_names=None), "client ids or clusters without client names"),
         (lambda: replace(owned([2, 2]), client_names=("a",)), "training part: client ids must be integers 0 to 0"),
         (lambda: replace(owned([2, 2]), client_clusters=np.array([1])), "2 client names but 1 client clusters"),
         (lambda: replace(pictures(), client_names=("a",)), "training part: 1 client names but no client ids"),
-        (lambda: replace(owned([2, 2]), test=Examples(X[:, :, :1], Y)), "test part: images of shape (1, 1, 3)"),
+        (lambda: replace(owned([2, 2]), test=Examples(X[:, :, :1], Y)), "test part: inputs of shape (1, 1, 3)"),
         (lambda: broken(client=Y[:3]), "4 labels but 3 client ids"),
+        (lambda: Dataset("mine", GOOD, GOOD, 2, class_names=("cat",)), "2 classes but 1 class names"),
     ],
 )
 def test_what_is_refused(make, says) -> None:

@@ -31,7 +31,7 @@ def test_what_is_read_back_is_the_federation(tmp_path, shift) -> None:
                 assert arrays[f"x_{split}"].dtype == np.uint8
                 assert client[split] == len(data)
         assert client["cluster"] == (None if federation.truth is None else federation.truth[k])
-    assert manifest["image_shape"] == list(federation.image_shape)
+    assert manifest["input_shape"] == list(federation.input_shape)
     assert (manifest["dataset"], manifest["classes"]) == ("pictures", 10)
     assert (manifest["shift"], manifest["level"], manifest["seed"]) == (shift, 6, 9)
     assert manifest["checksum"] == pictures().checksum

@@ -75,7 +75,7 @@ def test_sizes_follow_the_cohort() -> None:
 
 def test_shape_and_classes() -> None:
     federation = made()
-    assert (len(federation), federation.classes, federation.image_shape) == (5, 10, (3, 6, 6))
+    assert (len(federation), federation.classes, federation.input_shape) == (5, 10, (3, 6, 6))
     assert federation.materialise(1, "validation").x.shape == (8, 3, 6, 6)
 
 

@@ -34,7 +34,7 @@ def test_class_folders(tmp_path) -> None:
     dataset = load("folder", tmp_path)
     assert dataset.classes == 2
     assert dataset.client_names is None
-    assert dataset.image_shape == (1, 6, 6)
+    assert dataset.input_shape == (1, 6, 6)
     assert (len(dataset.train), len(dataset.test)) == (16, 4)
     assert np.bincount(dataset.test.y).tolist() == [2, 2]
     for part in (dataset.train, dataset.test):  # "ant" sorts first, so its images of 100 and more are class 0
@@ -128,7 +128,7 @@ def test_a_transparent_palette_is_read_without_a_warning(tmp_path) -> None:
 
 def test_sixteen_bits_are_scaled_not_clipped(tmp_path) -> None:
     dataset = one_each(tmp_path, np.full((6, 6), 0x4321, np.uint16))
-    assert dataset.image_shape == (1, 6, 6)
+    assert dataset.input_shape == (1, 6, 6)
     assert dataset.train.x.max() == 0x43
 
 
@@ -139,13 +139,13 @@ def test_thirty_two_bits_are_refused(tmp_path) -> None:
 
 def test_images_of_mixed_size_become_64_by_64(tmp_path) -> None:
     dataset = one_each(tmp_path, grey(5, side=10), grey(9, side=200))
-    assert dataset.image_shape == (1, 64, 64)
+    assert dataset.input_shape == (1, 64, 64)
     assert np.unique(dataset.train.x[0]).tolist() == [5]
     assert np.unique(dataset.train.x[1]).tolist() == [9]
 
 
 def test_height_and_width_are_not_swapped(tmp_path) -> None:
-    assert one_each(tmp_path, np.zeros((4, 9), np.uint8)).image_shape == (1, 4, 9)
+    assert one_each(tmp_path, np.zeros((4, 9), np.uint8)).input_shape == (1, 4, 9)
 
 
 @pytest.mark.parametrize("suffix", [".png", ".JPG", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff", ".ppm", ".pgm"])

@@ -31,7 +31,7 @@ def test_an_unknown_dataset_gets_a_hint() -> None:
 
 def test_digits_come_with_the_installation() -> None:
     dataset = load("digits")
-    assert dataset.image_shape == (1, 8, 8)
+    assert dataset.input_shape == (1, 8, 8)
     assert (len(dataset.train), len(dataset.test), dataset.classes) == (1438, 359, 10)
     assert dataset.train.x.dtype == np.uint8
     assert dataset.train.x.max() == 255
@@ -45,4 +45,4 @@ def test_digits_come_with_the_installation() -> None:
 def test_the_pixel_constants_of_the_digits_are_those_of_their_training_part() -> None:
     dataset = load("digits")
     pixels = dataset.train.x.astype(np.float64) / 255
-    assert np.allclose(dataset.pixels, (pixels.mean(), pixels.std()), atol=5e-4)
+    assert np.allclose((*dataset.scaling.mean, *dataset.scaling.deviation), (pixels.mean(), pixels.std()), atol=5e-4)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from tests.data.making import error_of
 
+from fedflux.data.scaling import UNASKED
 from fedflux.data.sources import load
 
 
@@ -19,7 +20,7 @@ def test_npz_by_its_path_or_its_folder(tmp_path) -> None:
     file = write_npz(tmp_path, x=x, y=np.arange(20) % 2)
     dataset = load("npz", file)
     assert dataset.classes == 2
-    assert dataset.image_shape == (1, 2, 2)
+    assert dataset.input_shape == (1, 2, 2)
     assert np.bincount(dataset.train.y).tolist() == [8, 8]
     assert np.bincount(dataset.test.y).tolist() == [2, 2]
     joined = np.concatenate([dataset.train.x, dataset.test.x])
@@ -28,9 +29,9 @@ def test_npz_by_its_path_or_its_folder(tmp_path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "image_shape"),
+    ("shape", "input_shape"),
     [
-        ((10, 7), (1, 1, 7)),
+        ((10, 7), (7,)),
         ((10, 4, 5), (1, 4, 5)),
         ((10, 3, 4, 5), (3, 4, 5)),
         ((10, 4, 5, 3), (3, 4, 5)),
@@ -39,17 +40,41 @@ def test_npz_by_its_path_or_its_folder(tmp_path) -> None:
         ((10, 2, 4, 5), (2, 4, 5)),
     ],
 )
-def test_npz_shapes(tmp_path, shape, image_shape) -> None:
+@pytest.mark.parametrize("scale", ["auto", "pixels"])
+def test_bytes_and_what_is_declared_as_pixels_are_images(tmp_path, shape, input_shape, scale) -> None:
     x = np.random.default_rng(0).random(shape)
-    dataset = load("npz", write_npz(tmp_path, x=x, y=np.zeros(10, int), x_test=x, y_test=np.zeros(10, int)))
-    assert dataset.image_shape == image_shape
-    expected = x.transpose(0, 3, 1, 2) if shape[1:] in ((4, 5, 3), (4, 5, 1)) else x.reshape(10, *image_shape)
-    assert dataset.train.x.dtype == np.float32
-    assert np.allclose(dataset.train.x, expected)
+    x = (255 * x).astype(np.uint8) if scale == "auto" else x
+    y = np.zeros(10, int)
+    dataset = load("npz", write_npz(tmp_path, x=x, y=y, x_test=x, y_test=y, scale=scale))
+    assert dataset.input_shape == input_shape
+    expected = x.transpose(0, 3, 1, 2) if shape[1:] in ((4, 5, 3), (4, 5, 1)) else x.reshape(10, *input_shape)
+    assert dataset.scaling.kind == "pixels"
+    assert np.array_equal(dataset.train.x, expected)
+
+
+@pytest.mark.parametrize("shape", [(10, 7), (10, 6, 128), (10, 4, 5, 3), (10, 2, 3, 4, 5), (10, 1, 3, 2, 2, 2)])
+@pytest.mark.parametrize("kind", ["float32", "float64", "int64"])
+def test_other_numbers_keep_the_shape_that_they_came_in(tmp_path, shape, kind) -> None:
+    x = (100 * np.random.default_rng(0).random(shape)).astype(kind)
+    y = np.zeros(10, int)
+    dataset = load("npz", write_npz(tmp_path, x=x, y=y, x_test=x, y_test=y))
+    assert dataset.input_shape == shape[1:]
+    assert dataset.train.x.dtype == kind
+    assert np.array_equal(dataset.train.x, x)
+    assert dataset.scaling == UNASKED
+
+
+@pytest.mark.parametrize("scale", ["standardise", "none", "pixels"])
+def test_the_file_declares_its_scale(tmp_path, scale) -> None:
+    file = write_npz(tmp_path, x=np.zeros((10, 3, 2)), y=np.zeros(10, int), scale=scale)
+    assert load("npz", file).scaling.kind == scale
+    assert "'scale' is 'odd'; give auto, pixels" in error_of(
+        lambda: load("npz", write_npz(tmp_path, x=X, y=Y, scale="odd"))
+    )
 
 
 @pytest.mark.parametrize(
-    ("given", "kept"), [("int64", "uint8"), ("uint8", "uint8"), ("float16", "float32"), ("bool", "float32")]
+    ("given", "kept"), [("int16", "int64"), ("uint8", "uint8"), ("float16", "float32"), ("bool", "float32")]
 )
 def test_npz_types(tmp_path, given, kept) -> None:
     dataset = load("npz", write_npz(tmp_path, x=np.ones((5, 2, 2), given), y=np.zeros(5, int)))
@@ -69,7 +94,7 @@ def test_npz_clients_and_clusters(tmp_path, ids) -> None:
     for part, size in ((dataset.train, 8), (dataset.test, 2)):
         assert part.client is not None
         assert np.bincount(part.client).tolist() == [size, size]
-        assert np.array_equal(part.x[:, 0, 0, 0] == 2, part.client == 0)
+        assert np.array_equal(part.x.reshape(size * 2, -1)[:, 0] == 2, part.client == 0)
 
 
 def test_npz_test_part_is_taken_as_given(tmp_path) -> None:
@@ -85,7 +110,9 @@ def test_npz_test_part_is_taken_as_given(tmp_path) -> None:
             client_test=["b", "a"],
         ),
     )
-    assert dataset.classes == 5
+    assert dataset.classes == 3
+    assert dataset.class_names == ("0", "1", "4")
+    assert dataset.test.y.tolist() == [2, 0]
     assert dataset.train.client is not None
     assert dataset.test.client is not None
     assert dataset.train.client.tolist() == [1, 0, 1]
@@ -129,18 +156,22 @@ X, Y = np.zeros((4, 2, 2), np.uint8), [0, 1, 0, 1]
         ({"x": X, "y": Y, "client": Y[:2]}, "4 examples in 'x' but 2 in 'client'"),
         ({"x": X[:0], "y": np.zeros(0, int)}, "'x' holds no example"),
         ({"x": np.zeros(4), "y": Y}, "'x' has shape (4,)"),
-        ({"x": np.zeros((4, 0)), "y": Y}, "images without a pixel"),
-        ({"x": X.astype(int) - 1, "y": Y}, "integers in 'x' run from -1 to -1"),
-        ({"x": X.astype(int) + 256, "y": Y}, "integers in 'x' run from 256 to 256"),
+        ({"x": np.zeros((4, 0)), "y": Y}, "inputs without a number"),
+        ({"x": X.astype(int) - 1, "y": Y, "scale": "pixels"}, "integers in 'x' run from -1 to -1"),
+        ({"x": X.astype(int) + 256, "y": Y, "scale": "pixels"}, "integers in 'x' run from 256 to 256"),
         ({"x": X.astype(str), "y": Y}, "'x' holds <U"),
-        ({"x": X + np.nan, "y": Y, "x_test": X + 0.0, "y_test": Y}, "image 0 holds NaN"),
-        ({"x": X + 1e300, "y": Y}, "infinite pixels"),
-        ({"x": X, "y": [0, 1, -2, 1]}, "label -2 of example 2 in 'y'"),
-        ({"x": X, "y": [0, 1, 0.5, 1]}, "labels in 'y' are float64; give integers from 0"),
-        ({"x": X, "y": [Y]}, "'y' has shape (1, 4)"),
-        ({"x": X, "y": Y, "x_test": X, "y_test": [0, 1, -1, 1]}, "label -1 of example 2 in 'y_test'"),
-        ({"x": X, "y": Y, "x_test": X + 0.5, "y_test": Y}, "x is uint8 but x_test is float32"),
-        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "images of shape (1, 1, 2)"),
+        ({"x": X + np.nan, "y": Y, "x_test": X + 0.0, "y_test": Y}, "row 0 of 'x' holds NaN"),
+        ({"x": X + np.inf, "y": Y, "client": list("aabb")}, "row 0 (client 'a') of 'x' holds NaN or infinite"),
+        ({"x": X, "y": [0, 1, np.nan, 1]}, "label nan of row 2 in 'y'"),
+        ({"x": X, "y": [0, 1, 0.5, 1]}, "label 0.5 of row 2 in 'y'; give integers or text"),
+        ({"x": X, "y": [Y]}, "4 examples in 'x' but 1 in 'y'"),
+        ({"x": X, "y": Y, "x_test": X, "y_test": list("abab")}, "labels are text in one part and numbers in another"),
+        ({"x": X, "y": Y, "class_names": ["cat"]}, "label 1 has no name among the 1 class_names"),
+        ({"x": X, "y": list("abab"), "class_names": ["a", "c"]}, "label b has no name"),
+        ({"x": X, "y": Y, "client": Y, "client_names": ["0", "0"]}, "client '0' is named twice"),
+        ({"x": X, "y": Y, "client": Y, "client_names": ["0", "2"]}, "client '1' is not among client_names"),
+        ({"x": X, "y": Y, "x_test": X + 0.5, "y_test": Y}, "x is uint8 but x_test is float64"),
+        ({"x": X, "y": Y, "x_test": X[:, :1], "y_test": Y}, "inputs of shape (1, 1, 2)"),
         ({"x": X, "y": Y, "client": [0.5, 1, 2, 3]}, "'client' is float64"),
         ({"x": X, "y": Y, "client": ["é".encode()] * 4}, "'client' holds bytes beyond ASCII"),
         ({"x": X, "y": Y, "client": list("aabb"), "cluster": [0, 0, 0, 1]}, "client 'b' lies in clusters 0 and 1"),
@@ -151,7 +182,7 @@ def test_npz_of_the_wrong_form(tmp_path, arrays, says) -> None:
     file = write_npz(tmp_path, **arrays)
     message = error_of(lambda: load("npz", file))
     assert says in message
-    if "pixels" not in says and "NaN" not in says and "shape (1, 1, 2)" not in says:  # those the dataset reports
+    if "shape (1, 1, 2)" not in says:  # that the dataset reports
         assert message.startswith(f"{file}: ")
 
 

@@ -132,9 +132,9 @@ def test_pygx_and_pxgy_leave_the_other_half_alone() -> None:
 def test_channels_are_three_once_colours_are_about(shift) -> None:
     coloured = "px" in shift.split("+")
     federation = made(shift, level=2)
-    assert federation.channels == federation.image_shape[0] == (3 if coloured else 1)
-    assert federation.materialise(0, "train").x.shape[1] == federation.channels
-    assert made(shift, data=pictures(channels=3)).image_shape == (3, 6, 6)
+    assert federation.input_shape[0] == (3 if coloured else 1)
+    assert federation.materialise(0, "train").x.shape[1] == federation.input_shape[0]
+    assert made(shift, data=pictures(channels=3)).input_shape == (3, 6, 6)
 
 
 def test_cifar100_gets_its_own_rule_by_name() -> None:

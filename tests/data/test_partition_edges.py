@@ -35,7 +35,7 @@ def test_an_empty_test_part_is_empty_for_everyone(shift) -> None:
     federation = made(shift, data=pictures(200, 0))
     for k in range(4):
         data = federation.materialise(k, "test")
-        assert data.x.shape == (0, *federation.image_shape)
+        assert data.x.shape == (0, *federation.input_shape)
         assert data.y.shape == (0,)
 
 
@@ -47,13 +47,13 @@ def vectors() -> Dataset:
 
 @pytest.mark.parametrize("shift", ["px", "pxgy", "px+py", "pxgy+py"])
 def test_feature_vectors_cannot_be_turned(shift) -> None:
-    assert "vectors of 7 features" in error_of(lambda: made(shift, data=vectors()))
-    assert "2 channels" in error_of(lambda: made(shift, data=pictures(channels=2)))
+    assert "vectors holds inputs of shape (1, 1, 7)" in error_of(lambda: made(shift, data=vectors()))
+    assert "pictures holds inputs of shape (2, 6, 6)" in error_of(lambda: made(shift, data=pictures(channels=2)))
 
 
 @pytest.mark.parametrize("shift", ["none", "py", "pygx", "dirichlet", "pygx+py"])
 def test_feature_vectors_take_every_other_shift(shift) -> None:
-    assert made(shift, 2, 2, vectors()).image_shape == (1, 1, 7)
+    assert made(shift, 2, 2, vectors()).input_shape == (1, 1, 7)
 
 
 @pytest.mark.parametrize("shift", [*SHIFTS, *MIXES])

@@ -146,18 +146,18 @@ def same_models(one: Played, other: Played) -> bool:
     return mine.keys() == theirs.keys() and all(torch.equal(mine[name], theirs[name]) for name in mine)
 
 
-def wider(image_shape: tuple[int, int, int], classes: int) -> MLP:
+def wider(input_shape: tuple[int, ...], classes: int) -> MLP:
     """The MLP for images of twice the width: same names, other shapes."""
-    model = MLP((image_shape[0], image_shape[1], 2 * image_shape[2]), classes)
+    model = MLP((input_shape[0], input_shape[1], 2 * input_shape[2]), classes)
     first = next(module for module in model.modules() if isinstance(module, nn.Linear))
     first.register_forward_pre_hook(lambda _, inputs: (torch.cat([inputs[0], inputs[0]], dim=1),))
     return model
 
 
-def normalised(image_shape: tuple[int, int, int], classes: int) -> EncoderHead:
+def normalised(input_shape: tuple[int, ...], classes: int) -> EncoderHead:
     """A model with BatchNorm, whose buffers are numbers of two kinds."""
     model = EncoderHead()
-    inputs = image_shape[0] * image_shape[1] * image_shape[2]
+    inputs = input_shape[0] * input_shape[1] * input_shape[2]
     model.features = nn.Sequential(nn.Flatten(), nn.Linear(inputs, 16), nn.BatchNorm1d(16), nn.ReLU())
     model.classifier = nn.Linear(16, classes)
     return model

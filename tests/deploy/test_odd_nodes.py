@@ -120,8 +120,8 @@ def test_a_second_node_cannot_be_the_same_client() -> None:
 @pytest.mark.parametrize(
     "change",
     [
-        {"image-shape": [3, 9, 9]},
-        {"image-shape": [1, 2**13, 2**12]},
+        {"input-shape": [3, 9, 9]},
+        {"input-shape": [1, 2**13, 2**12]},
         {"classes": 7},
         {"stored": [0, 1, 1]},
         {"stored": [10**9, 1, 1]},
@@ -145,7 +145,7 @@ def test_a_node_that_introduces_itself_badly_is_turned_away(change: dict[str, An
 
 def hello(client: int, side: int) -> dict[str, Any]:
     counts = {"client": client, "stored": [5, 1, 1], "copies": 1, "classes": 4}
-    return {**counts, "image-shape": [1, side, side], "pixels": [0.5, 0.5], "labels": True, "keeps": False}
+    return {**counts, "input-shape": [1, side, side], "pixels": [0.5, 0.5], "labels": True, "keeps": False}
 
 
 def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:
@@ -157,7 +157,7 @@ def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:
     assert lines[0] == "let node 6 in after all"
     assert [line[:15] for line in lines[1:]] == ["refused node 5:"]
     assert {client: node.id for client, node in roster.nodes.items()} == {0: 6, 1: 7}
-    assert roster.federation(0, 0).image_shape == (1, 4, 4)
+    assert roster.federation(0, 0).input_shape == (1, 4, 4)
     roster.admit({8: hello(2, 9), 9: hello(3, 9)})
     assert set(roster.nodes) == {0, 1}
     assert "at most 16,777,216" in Roster(100).admit({5: hello(0, 5000)})[0]

@@ -120,11 +120,11 @@ def mirrored(node_config: Any, run_config: Any) -> Any:
 
     source = load("digits", None)
     x, y = np.repeat(source.train.x[:12], 3, axis=1), source.train.y[:12]
-    return _like_digits(NodeData.of((x[:7], y[:7]), (x[7:9], y[7:9]), (x[9:], y[9:]), classes=10), source.pixels)
+    return _like_digits(NodeData.of((x[:7], y[:7]), (x[7:9], y[7:9]), (x[9:], y[9:]), classes=10), source.scaling)
 
 
-def _like_digits(data: Any, pixels: tuple[float, float]) -> Any:
-    dataset = replace(data.federation.dataset, pixels=pixels)
+def _like_digits(data: Any, scaling: Any) -> Any:
+    dataset = replace(data.federation.dataset, scaling=scaling)
     return replace(data, federation=replace(data.federation, dataset=dataset))
 
 

@@ -101,9 +101,9 @@ class Collect:
 class Dropping(nn.Module):
     """A model with random layers."""
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(image_shape), 32), nn.ReLU(), nn.Dropout(0.5))
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), 32), nn.ReLU(), nn.Dropout(0.5))
         self.out = nn.Linear(32, classes)
 
     def encode(self, x: Tensor) -> Tensor:
@@ -116,9 +116,9 @@ class Dropping(nn.Module):
 class Normed(nn.Module):
     """A small model with BatchNorm."""
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(image_shape), 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.body = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), 16), nn.BatchNorm1d(16), nn.ReLU())
         self.out = nn.Linear(16, classes)
 
     def encode(self, x: Tensor) -> Tensor:

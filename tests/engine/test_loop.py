@@ -24,7 +24,7 @@ def federation() -> Federation:
 
 @pytest.fixture
 def engine(federation: Federation) -> LoopEngine:
-    return LoopEngine(build_model("mlp", federation.image_shape, 10, seed=1), pixels=federation.dataset.pixels)
+    return LoopEngine(build_model("mlp", federation.input_shape, 10, seed=1), pixels=federation.dataset.scaling.pixels)
 
 
 def test_training_equals_plain_pytorch_sgd_with_momentum_reset_each_epoch(
@@ -32,10 +32,10 @@ def test_training_equals_plain_pytorch_sgd_with_momentum_reset_each_epoch(
 ) -> None:
     cohort = federation.cohort([2])
     trained = engine.train(engine.initial(), cohort, [Job(2)], TRAINING, Key(7, 3))
-    model = MLP(federation.image_shape, 10)
+    model = MLP(federation.input_shape, 10)
     model.load_state_dict(engine.initial().row(0))
     data = cohort.data(2, "train")
-    mean, deviation = federation.dataset.pixels
+    (mean,), (deviation,) = federation.dataset.scaling.mean, federation.dataset.scaling.deviation
     x = (data.x.float() / 255 - mean) / deviation
     order = stream(7, "batches", 3, 2)
     for _ in range(2):
@@ -99,11 +99,11 @@ def test_batch_norm_statistics_belong_to_the_client(federation: Federation) -> N
 
 
 def test_mixture_averages_probabilities_not_logits(federation: Federation, engine: LoopEngine) -> None:
-    models = [build_model("mlp", federation.image_shape, 10, seed=s) for s in (1, 2)]
+    models = [build_model("mlp", federation.input_shape, 10, seed=s) for s in (1, 2)]
     stack = Stack.join([dict(m.state_dict()) for m in models])
     features = federation.cohort([0]).features("test")
     mixed = engine.predict(Predictor(stack, np.array([[0.25, 0.75]])), features)[0]
-    mean, deviation = federation.dataset.pixels
+    (mean,), (deviation,) = federation.dataset.scaling.mean, federation.dataset.scaling.deviation
     x = (features[0].x.float() / 255 - mean) / deviation
     with torch.no_grad():
         expected = 0.25 * models[0](x).softmax(1) + 0.75 * models[1](x).softmax(1)

@@ -54,8 +54,8 @@ def federations() -> dict[str, Federation]:
 
 
 def pair(model: str, federation: Federation, workers: int = 2) -> tuple[LoopEngine, ProcessesEngine]:
-    recipe = Recipe(model, federation.image_shape, federation.classes, 1)
-    pixels = federation.dataset.pixels
+    recipe = Recipe(model, federation.input_shape, federation.classes, 1)
+    pixels = federation.dataset.scaling.pixels
     return LoopEngine(recipe.build(), pixels=pixels), ProcessesEngine(recipe, pixels=pixels, workers=workers)
 
 
@@ -346,4 +346,4 @@ def test_a_dropped_key_may_name_another_object() -> None:
 def test_devices_are_checked(federation: Federation) -> None:
     assert make_engine("processes", "mlp", federation, 1).device == "cpu"
     with pytest.raises(FedfluxError, match="runs on the CPU, not on cuda"):
-        ProcessesEngine(Recipe("mlp", federation.image_shape, 10, 1), device="cuda")
+        ProcessesEngine(Recipe("mlp", federation.input_shape, 10, 1), device="cuda")

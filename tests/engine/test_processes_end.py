@@ -40,7 +40,7 @@ def test_nothing_is_left_of_a_closed_engine(how: str) -> None:
     federation = partition(load("digits"), Partition("none", level=1, clients=2))
     before = {*os.listdir("/dev/shm")} if os.path.isdir("/dev/shm") else set()
     files = len(os.listdir("/proc/self/fd"))
-    engine = ProcessesEngine(Recipe("mlp", federation.image_shape, 10, 1), workers=2)
+    engine = ProcessesEngine(Recipe("mlp", federation.input_shape, 10, 1), workers=2)
     training, jobs, extras = Training(1, 16, 0.1, 0.9), [Job(0), Job(1)], [{"what": torch.tensor(0)}] * 2
     engine.train(engine.initial(), federation.cohort([0, 1]), jobs, training, Key(0, 1), Failing(), extras)
     opened = len(os.listdir("/proc/self/fd"))
@@ -68,7 +68,7 @@ from tests.engine.making import Failing
 if __name__ == "__main__":
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs start without it
     federation = partition(load("digits"), Partition("none", level=1, clients=4))
-    engine = ProcessesEngine(Recipe("mlp", federation.image_shape, 10, 1), workers=2)
+    engine = ProcessesEngine(Recipe("mlp", federation.input_shape, 10, 1), workers=2)
     def train(what):
         extras = [{"what": torch.tensor(what)} for _ in range(4)]
         jobs = [Job(k) for k in range(4)]

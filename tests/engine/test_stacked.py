@@ -20,6 +20,7 @@ from fedflux.engine.batched.inference import BatchedEngine
 from fedflux.engine.batched.replay import ReplayEngine
 from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
 from fedflux.engine.kernels.fused import with_fused_layers
+from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
 from fedflux.models import build_model
@@ -335,14 +336,14 @@ def test_auto_picks_by_work_and_calibration_and_says_so(
     monkeypatch.setattr(auto, "cores", lambda: cores)
     model, _, own_rule = model.partition(" with ")
     work = auto.Work(clients=10, samples=480, batch_size=64, epochs=2, rounds=rounds, own_rule=bool(own_rule))
-    choice = auto.choose(build_model(model, SHAPES[model], 5, seed=1), SHAPES[model], 5, "cpu", work)
+    choice = auto.choose(build_model(model, SHAPES[model], 5, seed=1), Recipe(model, SHAPES[model], 5, 1), "cpu", work)
     assert choice.name == found
     assert choice.words.startswith(found)
 
 
 def test_the_calibration_times_real_steps() -> None:
-    model, shape = build_model("mlp", SHAPES["mlp"], 5, seed=1), SHAPES["mlp"]
-    assert 0 < auto._loop_step(model, shape, 5, 4) < 10
+    model, recipe = build_model("mlp", SHAPES["mlp"], 5, seed=1), Recipe("mlp", SHAPES["mlp"], 5, 1)
+    assert 0 < auto._loop_step(model, recipe, 4) < 10
 
 
 def test_engines_are_backends() -> None:

@@ -114,7 +114,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 def test_a_factory_of_ones_own(module) -> None:
     name = module(
         "from torch import nn\n"
-        "def make(image_shape, classes):\n"
+        "def make(input_shape, classes):\n"
         "    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), nn.Linear(5, classes))\n"
         "    model.encoder = '1'\n"
         "    return model\n"
@@ -139,9 +139,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 LAZY = """
 from fedflux.models import MLP
 
-def make(image_shape, classes):
+def make(input_shape, classes):
     from {sibling} import Wide
-    return Wide(image_shape, classes)
+    return Wide(input_shape, classes)
 """
 PACKAGE = """
 from fedflux.models import MLP
@@ -197,19 +197,19 @@ HEAD = "import torch\nfrom torch import nn\nfrom fedflux.models import MLP\n"
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("def make(image_shape):\n return MLP(image_shape, 3)", "cannot be made from"),
+        ("def make(input_shape):\n return MLP(input_shape, 3)", "cannot be made from"),
         ("def make(shape, classes):\n raise KeyError", "KeyError"),
         ("def make(shape, classes):\n return 'mlp'", "must return an nn.Module, not str"),
         ("def make(shape, classes):\n return nn.Flatten()", "Flatten shows no latents"),
         ("def make(shape, classes):\n return MLP(shape, classes + 1)", r"shape \(2, 4\), not \(2, 3\)"),
-        ("def make(shape, classes):\n return MLP((1, 2, 2), classes)", "MLP fails on images of shape"),
+        ("def make(shape, classes):\n return MLP((1, 2, 2), classes)", "MLP fails on inputs of shape"),
         (
             "class make(MLP):\n def encode(self, x): return x\n def head(self, x): return x[:, 0, 0, :3]",
             r"encode gives shape \(2, 1, 8, 8\)",
         ),
         ("class make(MLP):\n def forward(self, x): return [x]", "forward gives list, not a tensor"),
-        ("class make(MLP):\n def forward(self, x): assert False", "make fails on images.*AssertionError"),
-        ("class make(MLP):\n def forward(self, x): raise ValueError", "make fails on images.*ValueError"),
+        ("class make(MLP):\n def forward(self, x): assert False", "make fails on inputs.*AssertionError"),
+        ("class make(MLP):\n def forward(self, x): raise ValueError", "make fails on inputs.*ValueError"),
         ("make = 5", "has no callable 'make'"),
         ("", "has no callable 'make'"),
         ("import no_such_package_anywhere", "no_such_package_anywhere"),

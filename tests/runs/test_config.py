@@ -243,6 +243,7 @@ OTHER: dict[str, Any] = {
     "level": 7,
     "clients": 12,
     "seed": 43,
+    "scale": "none",
     "significance": 0.05,
     "variation": "fixed",
     "assignment": "euclidean",

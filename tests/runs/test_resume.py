@@ -280,7 +280,7 @@ def test_faults_at_every_write_lose_at_most_the_round_in_progress(tmp_path: Path
 
 def test_a_full_disk_is_told_in_one_line(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        Faults(patch, 20, killed=False)
+        Faults(patch, 22, killed=False)
         with pytest.raises(StoppedError, match=r"No space left on device .*; kept: the first \d rounds \(--resume"):
             run(tmp_path / "run")
 

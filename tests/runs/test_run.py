@@ -78,6 +78,7 @@ def test_the_folder_is_complete_and_agrees_with_itself(first: dict[str, Any]) ->
         "result.json",
         "rounds.jsonl",
         "samples.npz",
+        "scaling.json",
         "trunk.safetensors",
     ]
     assert read_json(folder / "result.json") == first
@@ -173,7 +174,8 @@ def test_an_interrupted_run_leaves_no_results_of_the_run_before(
     monkeypatch.setattr("fedflux.algorithms.flux.plain.Flux.round", interrupt)
     with pytest.raises(KeyboardInterrupt):
         run(tmp_path, seed=7)
-    assert {file.name for file in tmp_path.iterdir()} == {".lock", "config.json", "events.jsonl"}
+    assert {file.name for file in tmp_path.iterdir()} == {".lock", "config.json", "events.jsonl", "scaling.json"}
+    assert read_json(tmp_path / "scaling.json")["kind"] == "pixels"
     assert read_json(tmp_path / "config.json")["seed"] == 7
 
 

@@ -49,8 +49,8 @@ def test_the_score_is_what_the_placed_model_gives(usual: dict[str, Any]) -> None
     population, config = build_population(make_config(SETTINGS))
     everyone = population.everyone
     models = load_file(Path(usual["run_dir"]) / "models.safetensors")
-    network = Recipe(config.model, everyone.image_shape, everyone.classes, config.seed).build().eval()
-    mean, deviation = everyone.dataset.pixels
+    network = Recipe(config.model, everyone.input_shape, everyone.classes, config.seed).build().eval()
+    (mean,), (deviation,) = everyone.dataset.scaling.mean, everyone.dataset.scaling.deviation
     assert [line["client"] for line in usual["unseen_placements"]] == list(population.unseen)
     for client, line, score in zip(
         population.unseen, usual["unseen_placements"], usual["unseen_per_client"], strict=True

@@ -22,7 +22,7 @@ class Classifier(nn.Module):
         return logits
 
 
-def make(image_shape: tuple[int, int, int], classes: int) -> nn.Module:
+def make(input_shape: tuple[int, int, int], classes: int) -> nn.Module:
     """What `model = "own.model:make"` names."""
-    channels, height, width = image_shape
+    channels, height, width = input_shape
     return Classifier(channels * height * width, classes)

@@ -40,7 +40,7 @@ class Cohort:
 
         Whatever asks for many clients' tensors at once goes by these, so that its memory does not grow with the cohort.
         """
-        example = self.federation.dataset.train.x.itemsize * int(np.prod(self.federation.image_shape))
+        example = self.federation.dataset.train.x.itemsize * int(np.prod(self.federation.input_shape))
         part: list[int] = []
         held = 0
         for client in self.ids:

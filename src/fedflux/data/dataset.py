@@ -7,12 +7,19 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.data.scaling import PIXELS, Scaling
 from fedflux.errors import FedfluxError
+
+UNLABELLED = -1
+"""Instead of a label, in a test part: nobody knows it."""
 
 
 @dataclass(frozen=True, eq=False)
 class Examples:
-    """Images x of shape (N, channels, height, width), labels y, and, in data that is split already, whose they are.
+    """Inputs x of shape (N, …), labels y, and, in data that is split already, whose they are.
+
+    An input may have any shape: (features,) in a table, (channels, time) in a series, (channels, height, width) in an
+    image, (length,) of token ids.
 
     `group` says which records belong together (a patient, a recording, a device): equal numbers are one group, in the
     training and the test part alike. Only equality counts, and only within a client.
@@ -40,9 +47,10 @@ class Dataset:
     classes: int
     client_names: tuple[str, ...] | None = None
     client_clusters: NDArray[np.int64] | None = None
-    pixels: tuple[float, float] = (0.5, 0.5)
-    """Mean and deviation (pixels in 0 to 1) by which models see images standardised: published constants of the public
-    datasets, one half for people's own data, so that no statistic of private images is needed."""
+    scaling: Scaling = PIXELS
+    """What is done to inputs before models see them: published constants for the pixels of public datasets."""
+    class_names: tuple[str, ...] | None = None
+    """What the data calls its classes; None: their numbers."""
 
     def __post_init__(self) -> None:
         for part, examples in (("training", self.train), ("test", self.test)):
@@ -52,10 +60,15 @@ class Dataset:
         _check_clients(self)
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width)."""
-        channels, height, width = self.train.x.shape[1:]
-        return channels, height, width
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input."""
+        return tuple(self.train.x.shape[1:])
+
+    @property
+    def holds_images(self) -> bool:
+        """Whether inputs are grey or coloured pictures: (1 or 3, height, width), and neither series nor vectors."""
+        shape = self.input_shape
+        return len(shape) == 3 and shape[0] in (1, 3) and min(shape[1:]) >= 2
 
     @cached_property
     def checksum(self) -> str:
@@ -66,6 +79,8 @@ class Dataset:
                 if array is not None:
                     digest.update(f"{array.dtype.str}{array.shape}".encode())
                     digest.update(np.ascontiguousarray(array).data)
+        if self.scaling.kind != "pixels":
+            digest.update(self.scaling.kind.encode())
         if self.client_clusters is not None:
             digest.update(np.ascontiguousarray(self.client_clusters, dtype=np.int64).data)
         return digest.hexdigest()
@@ -73,26 +88,24 @@ class Dataset:
 
 def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     x, y, where = examples.x, examples.y, f"{dataset.name}, {part} part"
-    if x.ndim != 4:
-        raise FedfluxError(f"{where}: images must have shape (N, channels, height, width), not {x.shape}")
+    if x.ndim < 2 or 0 in x.shape[1:]:
+        raise FedfluxError(f"{where}: inputs must have shape (N, …) with at least one feature each, not {x.shape}")
     if y.ndim != 1:
         raise FedfluxError(f"{where}: labels must have shape (N,), not {y.shape}")
     if len(x) != len(y):
-        raise FedfluxError(f"{where}: {len(x)} images but {len(y)} labels")
+        raise FedfluxError(f"{where}: {len(x)} records but {len(y)} labels")
     if x.shape[1:] != dataset.train.x.shape[1:]:
-        raise FedfluxError(
-            f"{where}: images of shape {x.shape[1:]}, but training images are {dataset.train.x.shape[1:]}"
-        )
-    if x.dtype != np.uint8 and not np.issubdtype(x.dtype, np.floating):
-        raise FedfluxError(f"{where}: images of type {x.dtype}; give uint8 (0 to 255) or floating point (0 to 1)")
-    if (x.dtype == np.uint8) != (dataset.train.x.dtype == np.uint8):
-        raise FedfluxError(f"{where}: images of type {x.dtype}, but training images are {dataset.train.x.dtype}")
-    if np.issubdtype(x.dtype, np.floating) and not np.isfinite(x).all():
+        raise FedfluxError(f"{where}: inputs of shape {x.shape[1:]}, but training has {dataset.train.x.shape[1:]}")
+    if x.dtype.kind not in "uif":
+        raise FedfluxError(f"{where}: inputs of type {x.dtype}; give numbers")
+    if x.dtype.kind != dataset.train.x.dtype.kind:
+        raise FedfluxError(f"{where}: inputs of type {x.dtype}, but training has {dataset.train.x.dtype}")
+    if x.dtype.kind == "f" and not np.isfinite(x).all():
         row = int(np.argwhere(~np.isfinite(x))[0][0])
-        raise FedfluxError(f"{where}: image {row} holds NaN or infinite pixels; clean the data first")
+        raise FedfluxError(f"{where}: record {row} holds NaN or infinite values; clean the data first")
     if not np.issubdtype(y.dtype, np.integer):
         raise FedfluxError(f"{where}: labels of type {y.dtype}; give integers 0 to {dataset.classes - 1}")
-    outside = np.flatnonzero((y < 0) | (y >= dataset.classes))
+    outside = np.flatnonzero((y < (UNLABELLED if part == "test" else 0)) | (y >= dataset.classes))
     if len(outside):
         row = int(outside[0])
         raise FedfluxError(f"{where}: label {int(y[row])} of example {row} is outside 0 to {dataset.classes - 1}")
@@ -109,6 +122,8 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
 
 def _check_clients(dataset: Dataset) -> None:
     """Client ids, names and clusters come together or not at all: a stray id would be dealt to somebody else."""
+    if dataset.class_names is not None and len(dataset.class_names) != dataset.classes:
+        raise FedfluxError(f"{dataset.name}: {dataset.classes} classes but {len(dataset.class_names)} class names")
     names, clusters = dataset.client_names, dataset.client_clusters
     if names is None:
         if clusters is not None or dataset.train.client is not None or dataset.test.client is not None:

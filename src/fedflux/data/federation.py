@@ -12,6 +12,7 @@ from fedflux.data.cache import ByteCache
 from fedflux.data.cohort import Cohort
 from fedflux.data.dataset import Dataset
 from fedflux.data.labelled import Labelled, Split
+from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.drift import Epoch, Epochs, Stage, blended, chunk_positions
 from fedflux.data.shifts.patterns import Pattern
@@ -32,8 +33,8 @@ class Federation:
     rows: Sequence[ClientRows]
     patterns: Sequence[Pattern]
     seed: int
-    channels: int
-    """3 once colours are used: grey images are then repeated to three channels."""
+    channels: int | None = None
+    """3 once colours are used: grey images are then repeated to three channels; None: as the data has it."""
     names: tuple[str, ...] | None = None
     cache_bytes: int = CACHE_BYTES
     """How much of the clients made so far is kept, those of its samples and stages included."""
@@ -82,9 +83,30 @@ class Federation:
         return self.dataset.classes
 
     @property
-    def image_shape(self) -> tuple[int, int, int]:
-        """(channels, height, width) of what clients hold."""
-        return (self.channels, *self.dataset.image_shape[1:])
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input of a client: (channels, height, width) of images."""
+        shape = self.dataset.input_shape
+        return shape if self.channels is None else (self.channels, *shape[1:])
+
+    @property
+    def integers(self) -> bool:
+        """Whether models are given integers, such as token ids."""
+        return self.dataset.scaling.kind == "none" and self.dataset.train.x.dtype.kind in "ui"
+
+    @property
+    def class_names(self) -> tuple[str, ...] | None:
+        """What the data calls its classes; None: their numbers."""
+        return self.dataset.class_names
+
+    def scaled(self, scaling: Scaling) -> "Federation":
+        """The same clients, whose inputs are scaled so; asked again it is the same object."""
+        return self if scaling == self.dataset.scaling else self._kept("_scaled", scaling)
+
+    def _scaled(self, scaling: Scaling) -> "Federation":
+        newer = None if self._newer is None else (self._newer[0].scaled(scaling), self._newer[1])
+        return replace(
+            self, dataset=replace(self.dataset, scaling=scaling), _newer=newer, **self._apart("scaled", scaling)
+        )
 
     @property
     def truth(self) -> NDArray[np.int64] | None:
@@ -206,6 +228,10 @@ class Federation:
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
         return rows
 
+    def inputs(self, client: int, split: Split) -> NDArray[np.generic]:
+        """A client's inputs as it has them, before they are scaled."""
+        return self._shown(client, split)[0]
+
     def groups(self, client: int, split: Split) -> NDArray[np.int64] | None:
         """The group of each of a client's stored examples, None where the data knows of none. Makes no image."""
         source = self.dataset.test if split == "test" else self.dataset.train
@@ -241,11 +267,11 @@ class Federation:
         return np.concatenate([rows[kept], getattr(self._newer[0].rows[client], split)[taken]])
 
     def _shown(self, client: int, split: Split) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
-        """All of a client's images and labels as its pattern shows them."""
+        """All of a client's inputs and labels as its pattern shows them."""
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
         source = self.dataset.test if split == "test" else self.dataset.train
         x, y = source.x[rows], source.y[rows]
-        if x.shape[1] != self.channels:
+        if self.channels is not None and x.shape[1] != self.channels:
             x = np.repeat(x, self.channels, axis=1)
         x, y = self._pattern(client).transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if self._newer is None:
@@ -267,8 +293,7 @@ class Federation:
     def _make(self, client: int, split: Split) -> Labelled:
         rows = self._rows(client, split)
         x, y = self._shown(client, split)
-        if x.dtype != np.uint8:
-            x = x.astype(np.float32)
+        x = self.dataset.scaling.prepared(x)
         if split == "train" and (self.most is not None or self.part is not None):
             # drawn from the finished examples, so that each looks as it does in the whole
             chosen = self._chosen(client, rows)

@@ -8,6 +8,7 @@ from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.federation import Federation
+from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
@@ -35,6 +36,12 @@ class Population:
     training: Federation
     everyone: Federation
     """The same clients under the same numbers, and behind them those that are held out."""
+
+    def scaled(self, scaling: Scaling) -> "Population":
+        """The same clients, whose inputs are scaled so."""
+        together = self.training is self.everyone
+        training = self.training.scaled(scaling)
+        return Population(training, training if together else self.everyone.scaled(scaling))
 
     @property
     def unseen(self) -> range:

@@ -36,6 +36,9 @@ class Holding(Protocol):
     def groups(self, split: Split) -> NDArray[np.int64] | None:
         """The group of each stored example (a patient, a recording, a device), None where the data knows of none."""
 
+    def inputs(self, split: Split) -> NDArray[np.generic]:
+        """The inputs as the client has them, before they are scaled."""
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """The labels of the stored examples; a client without labels has none to tell."""
 
@@ -71,6 +74,10 @@ class ClientHolding:
         """As the data gives them."""
         return self.cohort.federation.groups(self.client, split)
 
+    def inputs(self, split: Split) -> NDArray[np.generic]:
+        """As its pattern shows them."""
+        return self.cohort.federation.inputs(self.client, split)
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """As the client gives them."""
         return self.cohort.federation.labels(self.client, split)
@@ -104,6 +111,10 @@ class LooseHolding:
     def groups(self, split: Split) -> NDArray[np.int64] | None:
         """As they were given."""
         return self.group
+
+    def inputs(self, split: Split) -> NDArray[np.generic]:
+        """They came scaled."""
+        raise ValueError("these inputs were scaled before they came")
 
     def labels(self, split: Split) -> NDArray[np.int64]:
         """There are none."""

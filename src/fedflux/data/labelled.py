@@ -12,7 +12,7 @@ Split = Literal["train", "validation", "test"]
 
 @dataclass(frozen=True, eq=False)
 class Features:
-    """Images without labels: all that the test phase may see.
+    """Inputs without labels: all that the test phase may see.
 
     Copies are a count, not data: x holds each example once, and position p of the client's examples is x[p % len(x)].
     """
@@ -25,13 +25,13 @@ class Features:
         return len(self.x) * self.copies
 
     def take(self, positions: NDArray[np.int64]) -> "Features":
-        """Some of the stored images, each held once."""
+        """Some of the stored inputs, each held once."""
         return Features(self.x if len(positions) == len(self.x) else self.x[positions])
 
 
 @dataclass(frozen=True, eq=False)
 class Labelled(Features):
-    """Images, labels, and the source row of each example (equal rows are copies of one example), each stored once."""
+    """Inputs, labels, and the source row of each example (equal rows are copies of one example), each stored once."""
 
     y: Tensor
     rows: NDArray[np.int64]
@@ -41,7 +41,7 @@ class Labelled(Features):
         return Labelled(self.x[positions], self.y[positions], self.rows[positions])
 
     def features(self) -> Features:
-        """The same images with their labels left behind."""
+        """The same inputs with their labels left behind."""
         return Features(self.x, copies=self.copies)
 
     def repeated(self) -> "Labelled":
@@ -49,4 +49,4 @@ class Labelled(Features):
         times = self.copies
         if times == 1:
             return self
-        return Labelled(self.x.repeat(times, 1, 1, 1), self.y.repeat(times), np.tile(self.rows, times))
+        return Labelled(self.x.repeat(times, *[1] * (self.x.ndim - 1)), self.y.repeat(times), np.tile(self.rows, times))

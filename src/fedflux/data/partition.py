@@ -260,18 +260,15 @@ def _roles(dataset: Dataset, how: Partition) -> Roles:
 
 
 def _check_images(dataset: Dataset, how: Partition) -> None:
-    channels, height, width = dataset.image_shape
-    looks = {"px", "pxgy"} & set(shift_parts(how.shift))
-    if looks and min(height, width) < 2:
-        raise FedfluxError(f"{how.shift} rotates images; {dataset.name} holds vectors of {width} features")
-    if looks and channels not in (1, 3):
-        raise FedfluxError(f"{how.shift} needs grey or RGB images; {dataset.name} has {channels} channels")
+    if {"px", "pxgy"} & set(shift_parts(how.shift)) and not dataset.holds_images:
+        what = f"{dataset.name} holds inputs of shape {dataset.input_shape}"
+        raise FedfluxError(f"{how.shift} rotates and colours grey or RGB images; {what}: choose another --shift")
 
 
-def _channels(dataset: Dataset, how: Partition) -> int:
+def _channels(dataset: Dataset, how: Partition) -> int | None:
     parts = shift_parts(how.shift)
     coloured = "px" in parts or ("pxgy" in parts and _hundred_rule(dataset))
-    return 3 if coloured else dataset.image_shape[0]
+    return 3 if coloured else None
 
 
 def _deal(dataset: Dataset, how: Partition, clients: int) -> tuple[list[Rows], list[Rows]]:

@@ -86,6 +86,11 @@ class DataSettings(Declared):
         unset="never",
         check=passes(Drift.parse),
     )
+    scale: Literal["auto", "pixels", "standardise", "none"] = setting(
+        "auto",
+        "inputs before a model sees them; auto: bytes are pixels, other numbers are standardised by all clients' means",
+        panel="Data",
+    )
     unseen: int = setting(
         0,
         "clients held out of training and asked without labels after it: as many more, or of the data's own",

@@ -1,4 +1,6 @@
-"""Images that nobody owns: smooth random fields, on which a model shows where its latents lie without any data."""
+"""Inputs that nobody owns, on which a model shows where its latents lie without any data: smooth random fields for
+images, and what inputs look like once they are scaled for everything else.
+"""
 
 import numpy as np
 import torch
@@ -6,11 +8,25 @@ from numpy.typing import NDArray
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
+from fedflux.data import Federation
+
 IMAGES = 500
 SEED = 1
 
 
-def public_images(shape: tuple[int, int, int], count: int = IMAGES, seed: int = SEED) -> NDArray[np.float32]:
+def public_inputs(federation: Federation) -> Tensor:
+    """Inputs of the kind that a federation's clients hold, as an engine takes them."""
+    shape, scaling = federation.input_shape, federation.dataset.scaling
+    if federation.dataset.holds_images and scaling.pixels is not None:
+        return torch.from_numpy(public_images(shape))
+    rng = np.random.default_rng(SEED)
+    if federation.integers:  # how many ids there are is the model's affair: the first is always one
+        return torch.zeros(IMAGES, *shape, dtype=torch.int64)
+    drawn = rng.normal(size=(IMAGES, *shape)) if scaling.pixels is None else rng.random((IMAGES, *shape))
+    return torch.from_numpy(drawn.astype(np.float32))
+
+
+def public_images(shape: tuple[int, ...], count: int = IMAGES, seed: int = SEED) -> NDArray[np.float32]:
     """`count` images with pixels in [0, 1]: fields of random coarseness, contrast and share of dark, grey or coloured.
 
     They depend on the shape alone, so every machine makes the same ones.
@@ -41,8 +57,3 @@ class LatentSum:
 def mean_latent(summed: tuple[int, Tensor]) -> NDArray[np.float64]:
     """The mean itself."""
     return np.asarray((summed[1] / summed[0]).cpu().numpy(), dtype=np.float64)
-
-
-def as_tensor(images: NDArray[np.float32]) -> Tensor:
-    """The images as an engine takes them."""
-    return torch.from_numpy(images)

@@ -9,6 +9,7 @@ from fedflux.engine.auto import Choice, Work, choose, worth_compiling
 from fedflux.engine.base import (
     Answers,
     Backend,
+    DistantEngine,
     DivergedError,
     Engine,
     Job,
@@ -43,6 +44,7 @@ __all__ = [
     "Adaptation",
     "Answers",
     "Backend",
+    "DistantEngine",
     "DivergedError",
     "Engine",
     "Job",
@@ -103,19 +105,19 @@ def make_backend(
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     place = place_of(engine, device)
-    recipe = Recipe(model, federation.image_shape, federation.classes, seed)
+    recipe = Recipe(model, federation.input_shape, federation.classes, seed, federation.integers)
     built = recipe.build()
     choice = Choice(engine, "")
     if engine == "auto":
-        choice = choose(built, federation.image_shape, federation.classes, place, work) if work else Choice("loop", "")
+        choice = choose(built, recipe, place, work) if work else Choice("loop", "")
     if choice.name == "processes":
-        return ProcessesEngine(recipe, place, precision, federation.dataset.pixels)
+        return ProcessesEngine(recipe, place, precision, federation.dataset.scaling.pixels)
     made: LoopEngine
     if choice.name == "stacked":
         compiled = worth_compiling(built, place, work)
-        made = stacked_engine(built, place, precision, federation.dataset.pixels, compiled, share)
+        made = stacked_engine(built, place, precision, federation.dataset.scaling.pixels, compiled, share)
     else:
-        made = LoopEngine(built, place, precision, federation.dataset.pixels)
+        made = LoopEngine(built, place, precision, federation.dataset.scaling.pixels)
     made.recipe = recipe
     return made
 

@@ -16,7 +16,9 @@ from torch import nn
 
 from fedflux.engine.kernels.chain import Chain
 from fedflux.engine.loop import LoopEngine, has_batch_norm
+from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, LossRule, Sgd
+from fedflux.models.protocol import blank
 
 SHORT = 4.0
 """Seconds of training below which nothing is worth starting up for."""
@@ -60,13 +62,13 @@ class Choice:
     words: str
 
 
-def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, device: str, work: Work) -> Choice:
+def choose(model: nn.Module, recipe: Recipe, device: str, work: Work) -> Choice:
     """The engine that should be fastest for this work."""
     if torch.device(device).type == "cuda":
         return Choice("stacked", "stacked, the GPU's engine")
-    if stacks_on_cpu(model, image_shape, work):
+    if stacks_on_cpu(model, recipe.input_shape, work):
         return Choice("stacked", "stacked: many examples and a small model of linear layers")
-    alone = _loop_step(model, image_shape, classes, work.batch_size)
+    alone = _loop_step(model, recipe, work.batch_size)
     seconds = alone * work.total / work.batch_size
     if seconds < SHORT:
         return Choice("loop", f"loop: about {seconds:.1f} s of training")
@@ -75,12 +77,12 @@ def choose(model: nn.Module, image_shape: tuple[int, int, int], classes: int, de
     return Choice(name, f"{name} ({workers} of them): one client's step takes {1000 * alone:.1f} ms")
 
 
-def stacks_on_cpu(model: nn.Module, image_shape: tuple[int, int, int], work: Work) -> bool:
+def stacks_on_cpu(model: nn.Module, input_shape: tuple[int, ...], work: Work) -> bool:
     """Whether stacking clients pays on a CPU: never for convolutions, which grouping makes slower, nor where a client's
     steps need no autograd (`engine/chain.py`).
     """
     chain = None if work.own_rule else Chain.of(model)
-    if chain is not None and chain.takes((work.batch_size, *image_shape)):
+    if chain is not None and chain.takes((work.batch_size, *input_shape)):
         return False
     weights = sum(parameter.numel() for parameter in model.parameters())
     linear = sum(p.numel() for module in model.modules() if isinstance(module, nn.Linear) for p in module.parameters())
@@ -101,23 +103,24 @@ def cores() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _loop_step(model: nn.Module, image_shape: tuple[int, int, int], classes: int, batch_size: int) -> float:
+def _loop_step(model: nn.Module, recipe: Recipe, batch_size: int) -> float:
     """Seconds of one step of one client; big models are timed on a few examples."""
     engine = LoopEngine(deepcopy(model))
     rule = LossRule(Sgd(0.0, 0.9))
     for size in (8, batch_size):
         size = min(size, batch_size)
-        batch = _batch(image_shape, classes, size)
+        batch = _batch(recipe, size)
         seconds = _best_of(lambda: engine.step(batch, rule))  # noqa: B023
         if seconds > SLOW:
             return seconds * batch_size / size
     return seconds
 
 
-def _batch(image_shape: tuple[int, int, int], classes: int, size: int) -> Batch:
+def _batch(recipe: Recipe, size: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
-    x = torch.randn(size, *image_shape, generator=generator)
-    return Batch(x, torch.arange(size) % classes, torch.arange(size))
+    x = blank(size, recipe.input_shape, recipe.integers)
+    x = x if recipe.integers else torch.randn(x.shape, generator=generator)
+    return Batch(x, torch.arange(size) % recipe.classes, torch.arange(size))
 
 
 def _best_of(step: object, times: int = 3) -> float:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from fedflux.data import Cohort, Features, Federation, Held, Split
 from fedflux.data.holding import About, Holding, Pass, Seen
+from fedflux.data.scaling import Scaling
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Extras, Rule, Sgd
 from fedflux.engine.slots import Kept
@@ -249,6 +250,13 @@ class Engine(Protocol):
 
     def restore(self, kept: Kept) -> None:
         """Go on with slots that were saved."""
+
+
+class DistantEngine(Engine, Protocol):
+    """An engine to clients elsewhere, who have to be told what a simulated federation says by itself."""
+
+    def scale(self, scaling: Scaling) -> None:
+        """From now on clients scale their inputs so."""
 
 
 class Backend(Protocol):

@@ -43,7 +43,7 @@ class LoopEngine:
         model: nn.Module,
         device: str = "cpu",
         precision: str = "fp32",
-        pixels: tuple[float, float] = (0.5, 0.5),
+        pixels: tuple[float, float] | None = (0.5, 0.5),
     ) -> None:
         self.device = device
         self.precision = precision
@@ -267,7 +267,9 @@ class LoopEngine:
             yield begin, self._images(data.x[begin : begin + size].to(self.device))
 
     def _images(self, x: Tensor) -> Tensor:
-        """Standardised pixels, in the precision of the parameters."""
+        """Standardised pixels, in the precision of the parameters; other inputs come scaled, and token ids stay."""
+        if self._pixels is None:
+            return x.to(self._dtype) if x.is_floating_point() else x
         mean, deviation = self._pixels
         if x.dtype == torch.uint8:
             return x.to(self._dtype).div_(255).sub_(mean).div_(deviation)

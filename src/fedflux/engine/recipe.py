@@ -14,15 +14,17 @@ class Recipe:
     """What `build_model` is told."""
 
     name: str
-    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
     seed: int
+    integers: bool = False
+    """Whether inputs are integers, such as token ids."""
 
     def build(self, index: int = 0) -> nn.Module:
         """The model with its initial weights; other indices draw other weights."""
-        return build_model(self.name, self.image_shape, self.classes, self.seed, index)
+        return build_model(self.name, self.input_shape, self.classes, self.seed, index, self.integers)
 
     @cached_property
     def head_names(self) -> frozenset[str]:
         """The tensors of the layer that a forward pass ends with."""
-        return head_names(self.build(), self.image_shape)
+        return head_names(self.build(), self.input_shape, self.integers)

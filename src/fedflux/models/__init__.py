@@ -15,14 +15,16 @@ from fedflux.streams import stream_seed
 
 MODELS: dict[str, ModelFactory] = {"lenet5": LeNet5, "resnet9": ResNet9, "mlp": MLP}
 GROUP = "fedflux.models"
-"""Entry points by which packages offer models: factories of (image_shape, classes)."""
+"""Entry points by which packages offer models: factories of (input_shape, classes)."""
 REVISIONS = {"resnet9": 2}
 """Models whose layers have changed, and how often: runs of different revisions give different numbers."""
 
 __all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "ResNet9", "build_model"]
 
 
-def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed: int, index: int = 0) -> nn.Module:
+def build_model(
+    name: str, input_shape: tuple[int, ...], classes: int, seed: int, index: int = 0, integers: bool = False
+) -> nn.Module:
     """A model with its initial weights; `name` is a known model or `package.module:factory`.
 
     Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards; each
@@ -31,25 +33,31 @@ def build_model(name: str, image_shape: tuple[int, int, int], classes: int, seed
     """
     known = MODELS.get(name) or (find(GROUP, name, "model") if ":" not in name else None)
     if known is not None:
-        return _built(known, name, image_shape, classes, seed, index)
+        return _built(known, name, input_shape, classes, seed, index, integers)
     with current_folder_importable():
-        return _built(_import_factory(name), name, image_shape, classes, seed, index)
+        return _built(_import_factory(name), name, input_shape, classes, seed, index, integers)
 
 
 def _built(
-    factory: ModelFactory, name: str, image_shape: tuple[int, int, int], classes: int, seed: int, index: int
+    factory: ModelFactory,
+    name: str,
+    input_shape: tuple[int, ...],
+    classes: int,
+    seed: int,
+    index: int,
+    integers: bool,
 ) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(stream_seed(seed, "initial model", index))
         try:
-            made = factory(image_shape, classes)
+            made = factory(input_shape, classes)
         except FedfluxError:
             raise
         except Exception as error:
-            told = f"{image_shape}, {classes}"
+            told = f"{input_shape}, {classes}"
             raise FedfluxError(f"--model {name} cannot be made from ({told}): {in_words(error)}") from error
         model = as_encoding(made)
-        check_model(model, image_shape, classes)
+        check_model(model, input_shape, classes, integers)
     return model
 
 

@@ -13,9 +13,11 @@ class LeNet5(EncoderHead):
     the last hidden layer.
     """
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        channels, height, width = image_shape
+        if len(input_shape) != 3:
+            raise FedfluxError(f"lenet5 needs images (channels, height, width), not {input_shape}; try --model mlp")
+        channels, height, width = input_shape
         side = [((length // 2) - 4) // 2 for length in (height, width)]
         if min(side) < 1:
             raise FedfluxError(f"lenet5 needs images of 12×12 or more, not {height}×{width}; try --model mlp")

@@ -1,6 +1,6 @@
 """What a model must offer, and how any `nn.Module` joins by naming its encoder."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -42,8 +42,8 @@ class EncoderHead(nn.Module):
         return self.head(self.encode(x))
 
 
-ModelFactory = Callable[[tuple[int, int, int], int], nn.Module]
-"""(image_shape, classes) → model."""
+ModelFactory = Callable[[tuple[int, ...], int], nn.Module]
+"""(input_shape, classes) → model."""
 
 
 class NamedEncoder(nn.Module):
@@ -93,17 +93,22 @@ def as_encoding(module: object) -> nn.Module:
     )
 
 
-def check_model(module: nn.Module, image_shape: tuple[int, int, int], classes: int) -> None:
-    """One forward pass on two blank images: catches a model that does not fit the data before any training."""
+def blank(count: int, input_shape: Sequence[int], integers: bool = False) -> Tensor:
+    """Inputs of zeros, in the type that a model is given."""
+    return torch.zeros(count, *input_shape, dtype=torch.int64 if integers else torch.float32)
+
+
+def check_model(module: nn.Module, input_shape: tuple[int, ...], classes: int, integers: bool = False) -> None:
+    """One forward pass on two blank inputs: catches a model that does not fit the data before any training."""
     name = type(module.module if isinstance(module, NamedEncoder) else module).__name__
     was_training = module.training
     module.eval()
     try:
         with torch.no_grad():
-            images = torch.zeros(2, *image_shape)
-            logits, latents = module(images), module.encode(images)  # type: ignore[operator]
+            inputs = blank(2, input_shape, integers)
+            logits, latents = module(inputs), module.encode(inputs)  # type: ignore[operator]
     except Exception as error:  # a model of the user's may fail in any way
-        raise FedfluxError(f"{name} fails on images of shape {image_shape}: {in_words(error)}") from error
+        raise FedfluxError(f"{name} fails on inputs of shape {input_shape}: {in_words(error)}") from error
     finally:
         module.train(was_training)
     for output, method in ((logits, "forward"), (latents, "encode")):

@@ -27,9 +27,11 @@ class _Residual(nn.Module):
 class ResNet9(EncoderHead):
     """Conv-BN-ReLU blocks of 64 to 512 channels with two residual pairs; the latent feeds one linear layer."""
 
-    def __init__(self, image_shape: tuple[int, int, int], classes: int) -> None:
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        channels, height, width = image_shape
+        if len(input_shape) != 3:
+            raise FedfluxError(f"resnet9 needs images (channels, height, width), not {input_shape}; try --model mlp")
+        channels, height, width = input_shape
         if min(height, width) < 16:
             raise FedfluxError(f"resnet9 needs images of 16×16 or more, not {height}×{width}; try --model mlp")
         self.features = nn.Sequential(

@@ -53,6 +53,8 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("clip")
     if not config.unseen:
         counts.pop("unseen")
+    if config.scale in ("auto", "pixels"):
+        counts.pop("scale")  # what comes of it is in the data's checksum
     if config.min_members == 1:
         counts.pop("min_members", None)
     if config.drift_test == "chunk":

@@ -13,7 +13,7 @@ from fedflux.errors import FedfluxError
 from fedflux.runs.settings import AllSettings
 from fedflux.settings import defaults
 
-OWN_DATA: dict[str, Any] = {"batch_size": 32, "lr": 0.01}
+OWN_DATA: dict[str, Any] = {"shift": "none", "batch_size": 32, "lr": 0.01}
 """What differs from the defaults on people's own data, and on datasets that are not listed below."""
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "batch_size": 16, "lr": 0.05},
@@ -52,6 +52,7 @@ VERSION_0_1: dict[str, Any] = {
     "samples_per_client": None,
     "drift": None,
     "unseen": 0,
+    "scale": "pixels",
     "participation": 1.0,
     "algorithm": "flux",
     "clusters": None,

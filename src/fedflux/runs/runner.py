@@ -18,12 +18,14 @@ from fedflux.algorithms.base import Averaging
 from fedflux.data import Federation, Population, populate
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
-from fedflux.engine import Engine, SimulatedEngine, Work, make_engine, place_of
+from fedflux.data.sources.own import with_scale
+from fedflux.engine import DistantEngine, Engine, SimulatedEngine, Work, make_engine, place_of
 from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
 from fedflux.files import read_lines, read_object, write_json
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
+from fedflux.runs.scaling import kept_scaling, warn_unscaled
 from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
@@ -89,7 +91,13 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
             begun = begun or _begin(folder, requested, engine)
             result = read_object(folder / RESULT_FILE)
             if result is None:
-                session = Session(config, algorithm, engine, federation, view, folder, on_round, begin, population)
+                found = kept_scaling(folder, view.cohort(range(len(view))), engine)
+                population = population.scaled(found.scaling)
+                federation = population.training
+                view = federation if algorithm.uses_truth else federation.blind()
+                session = Session(
+                    config, algorithm, engine, federation, view, folder, on_round, begin, population, found
+                )
                 result = session.to_the_end(state, begun)
             else:
                 record_finish(folder)
@@ -99,7 +107,7 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
 
 
 def run_deployed(
-    config: RunConfig, engine: Engine, on_round: Listener | None = None, average: Averaging | None = None
+    config: RunConfig, engine: DistantEngine, on_round: Listener | None = None, average: Averaging | None = None
 ) -> dict[str, Any]:
     """The same session over clients that are reached elsewhere; `average` takes the place of the weighted mean.
 
@@ -126,7 +134,11 @@ def run_deployed(
         view = there.federation if algorithm.uses_truth else there.federation.blind()
         state = algorithm.init(view, engine)
         begun = begun or _begin(folder, requested, engine)
-        session = Session(config, algorithm, engine, there.federation, view, folder, on_round, begin)
+        found = kept_scaling(folder, view.cohort(there.labelled), engine)
+        engine.scale(found.scaling)
+        federation = there.federation.scaled(found.scaling)
+        view = federation if algorithm.uses_truth else federation.blind()
+        session = Session(config, algorithm, engine, federation, view, folder, on_round, begin, scaling=found)
         return session.to_the_end(state, begun)
 
 
@@ -229,16 +241,18 @@ def build_population(config: RunConfig, dataset: Dataset | None = None) -> tuple
     """The same with the clients that are held out of training."""
     if dataset is None:
         dataset = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
+    dataset = with_scale(dataset, config.scale)
+    warn_unscaled(dataset)
     population = populate(dataset, config.partition())
-    model = decide_model(config, dataset.image_shape)
+    model = decide_model(config, dataset.input_shape)
     return population, replace(config, model=model, clients=len(population.training))
 
 
-def decide_model(config: RunConfig, image_shape: tuple[int, int, int]) -> str:
-    """`auto`: LeNet-5, or an MLP for images too small for its convolutions."""
+def decide_model(config: RunConfig, input_shape: tuple[int, ...]) -> str:
+    """`auto`: LeNet-5 for images that its convolutions fit, an MLP for all else."""
     if config.model != "auto":
         return config.model
-    return "lenet5" if min(image_shape[1:]) >= 12 else "mlp"
+    return "lenet5" if len(input_shape) == 3 and min(input_shape[1:]) >= 12 else "mlp"
 
 
 def _check_clusters(config: RunConfig, federation: Federation) -> None:

@@ -38,7 +38,7 @@ def sample_images(federation: Federation, assignment: NDArray[np.int64]) -> dict
             owners.append(client)
             labels.append(label)
             images.append(_picture(data.x[row].numpy()))
-    channels, height, width = federation.image_shape
+    channels, height, width = federation.input_shape
     empty = np.zeros((0, height, width, 3 if channels == 3 else 1), dtype=np.uint8)
     return {
         "client": np.array(owners, dtype=np.int64),

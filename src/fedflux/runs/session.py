@@ -21,6 +21,7 @@ from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, told_of_clusters
 from fedflux.runs.privacy_report import privacy_report
 from fedflux.runs.samples import keeps_samples, sample_images
+from fedflux.runs.scaling import FoundScaling
 from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.runs.storage.folder import (
     CHECKPOINTS,
@@ -74,6 +75,8 @@ class Session:
     begin: float
     population: Population | None = None
     """The federation with the clients that are held out of training: they are met after it, without labels."""
+    scaling: FoundScaling | None = None
+    """How inputs are scaled, and what clients sent for it before the first round."""
 
     def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
         """From this state, or from the last whole round on; evaluate and save. Whatever stops it says what is kept."""
@@ -180,7 +183,7 @@ class Session:
         found = evaluate(config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
         held_out = evaluate_unseen(self.config, self.algorithm, state, self.population, last, self.engine)
         given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
-        costly = [*costly, _record(len(records), work)]
+        costly = [*costly, _record(len(records), work), _record(0, self._asked_before())]
         summary = self.algorithm.summary(state)
         releases = int(summary.get("releases", 0))
         result = {
@@ -219,6 +222,13 @@ class Session:
             write_npz(self.folder / PLACEMENTS_FILE, {"client": found.clients, **arrays})
         self._save(state, result, truth, simulated=there is None)
         return {**jsonable(result)}
+
+    def _asked_before(self) -> RoundMetrics:
+        """What clients sent before the first round, so that all scale alike."""
+        before = RoundMetrics()
+        if self.scaling is not None and self.scaling.clients:
+            before.send(range(self.scaling.clients), up=self.scaling.bytes_each)
+        return before
 
     def _tuning(self, records: Sequence[Mapping[str, Any]], clients: int) -> int:
         """Epochs of fine-tuning: as many as were asked for, or what rounds left of all passes over a client's data."""

@@ -157,7 +157,7 @@ def _readable(told: Mapping[str, Any], place: Mapping[str, Any]) -> dict[str, An
 def _decide(config: RunConfig, dataset: Dataset) -> RunConfig:
     """What `build_federation` decides, without making the federation."""
     clients = count_clients(dataset, config.partition())
-    return replace(config, model=decide_model(config, dataset.image_shape), clients=clients)
+    return replace(config, model=decide_model(config, dataset.input_shape), clients=clients)
 
 
 def _answer(status: Status, store: Store, reference: str) -> dict[str, Any]:

@@ -28,7 +28,7 @@ def test_engines_and_others_see_the_same_pixels() -> None:
     for client, size in enumerate(work.sizes()):
         data = federation.materialise(client, "train")
         x, y = work.tensors(client)
-        mean, deviation = federation.dataset.pixels
+        (mean,), (deviation,) = federation.dataset.scaling.mean, federation.dataset.scaling.deviation
         torch.testing.assert_close((data.x.float() / 255 - mean) / deviation, x)
         assert torch.equal(data.y, y)
         assert len(y) == size

@@ -13,10 +13,11 @@ from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.discriminant import Scatter, enough, fit_discriminant
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import COMPONENTS, POINTS, Projector, fit_projector
-from fedflux.descriptors.public import LatentSum, as_tensor, mean_latent, public_images
+from fedflux.descriptors.public import LatentSum, mean_latent, public_inputs
 from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled, read_bounds
 from fedflux.descriptors.wire import client_bytes, completed, from_arrays, join_arrays
 from fedflux.engine import Answers, Engine, Stack
+from fedflux.models.protocol import blank
 from fedflux.operations import Arrays
 
 ANSWERS = 0.9
@@ -148,8 +149,8 @@ def _ask_bounds(
 
 def latent_width(reference: Stack, cohort: Cohort, engine: Engine) -> int:
     """v: how many numbers the model's latent has."""
-    blank = as_tensor(np.zeros((1, *cohort.federation.image_shape), dtype=np.float32))
-    return len(mean_latent(engine.public(reference, blank, LatentSum())))
+    nothing = blank(1, cohort.federation.input_shape, cohort.federation.integers)
+    return len(mean_latent(engine.public(reference, nothing, LatentSum())))
 
 
 def _extractor(
@@ -198,8 +199,8 @@ def _total(parts: Sequence[Scatter]) -> Scatter:
 
 def public_projector(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Projector:
     """S1 and S2 without data: the projector of the unit box, around the model's mean latent of public images."""
-    images = as_tensor(public_images(cohort.federation.image_shape))
-    centre = mean_latent(engine.public(reference, images, LatentSum()))
+    inputs = public_inputs(cohort.federation)
+    centre = mean_latent(engine.public(reference, inputs, LatentSum()))
     unit = Bounds(np.zeros(len(centre), dtype=np.float32), np.ones(len(centre), dtype=np.float32))
     return Projector(centre, fit_projector(unit, settings.components, settings.points).components)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.dependence import dependence
+from fedflux.data.scaling import Scaling
 from fedflux.data.sources.cifar import load_cifar10, load_cifar100
 from fedflux.data.sources.digits import load_digits
 from fedflux.data.sources.folder import load_folder
@@ -57,7 +58,8 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
         raise FedfluxError(f"dataset '{name}' gives {type(dataset).__name__}, not fedflux.data.Dataset")
     if name not in PIXELS:  # public datasets are known to be mixed
         _warn_dependent(name, dataset)
-    return replace(dataset, pixels=PIXELS.get(name, dataset.pixels))
+    known = PIXELS.get(name)
+    return dataset if known is None else replace(dataset, scaling=Scaling("pixels", known[:1], known[1:]))
 
 
 def _warn_dependent(name: str, dataset: Dataset) -> None:

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedflux.data import Cohort, Features, Federation, Held, Split
+from fedflux.data.scaling import Scaling
 from fedflux.deploy.flower import checks
 from fedflux.deploy.flower.exchange import Exchange, Model, Question, mixtures_of
 from fedflux.deploy.flower.records import TOLD, about
@@ -63,7 +64,7 @@ class FlowerEngine:
         self,
         grid: Any,
         settings: DeploymentSettings,
-        model: Callable[[tuple[int, int, int]], str],
+        model: Callable[[tuple[int, ...]], str],
         seed: int,
         run: str,
         truth: Callable[[Federation], Federation] | None = None,
@@ -74,6 +75,7 @@ class FlowerEngine:
         self.events: list[str] = []
         """What happened, in words: refusals and failures."""
         self._model, self._seed, self._run, self._truth = model, seed, run, truth
+        self._scaling: Scaling | None = None
         self._done = self._last = 0
         """The last round that a resumed run has behind it, and the last that anybody was asked for."""
         self._wanted = settings.min_nodes
@@ -82,7 +84,7 @@ class FlowerEngine:
 
     @cached_property
     def _name(self) -> str:
-        return self._model(self._federation().image_shape)
+        return self._model(self._federation().input_shape)
 
     @cached_property
     def _local(self) -> SimulatedEngine:
@@ -91,6 +93,7 @@ class FlowerEngine:
 
     def _federation(self) -> Federation:
         declared = self.roster.federation(self._seed, self.settings.expected_nodes)
+        declared = declared if self._scaling is None else declared.scaled(self._scaling)
         return declared if self._truth is None else self._truth(declared)
 
     @cached_property
@@ -214,9 +217,14 @@ class FlowerEngine:
         refused = frozenset(client for client in missing if client in self.roster.refused)
         return Answers(tuple(found), tuple(found.values()), missing, refused)
 
+    def scale(self, scaling: Scaling) -> None:
+        """Every question says so from now on."""
+        self._scaling = scaling
+
     def copy_slot(self, clients: Sequence[int], source: str, target: str) -> Sequence[int]:
         """These clients keep the model of one slot in another, too; returns those that said so."""
-        asked = {client: Asked(self._run, self._name, client, self.exchange.round) for client in clients}
+        round, scaling = self.exchange.round, self._scaling
+        asked = {k: Asked(self._run, self._name, k, round, scaling=scaling) for k in clients}
         questions = {client: Question(CopySlot(one, source, target)) for client, one in asked.items()}
         copied = list(self._ask("copy_slot", questions, lambda client, content: None)[0])
         for client in copied:
@@ -241,7 +249,8 @@ class FlowerEngine:
 
     def _asked(self, cohort: Cohort, client: int) -> Asked:
         federation = cohort.federation
-        return Asked(self._run, self._name, client, cohort.round or self._last, federation.most, federation.part)
+        who = (self._run, self._name, client, cohort.round or self._last)
+        return Asked(*who, federation.most, federation.part, self._scaling)
 
     def _ask(
         self, what: str, questions: Mapping[int, Question], read: Callable[[int, Any], T]

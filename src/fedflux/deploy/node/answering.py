@@ -111,9 +111,10 @@ class LocalNode:
                 "labels": self.labelled,
                 "stored": stored if self.labelled else [0, 0, stored[2]],
                 "copies": federation.copies("train"),
-                "image-shape": list(federation.image_shape),
+                "input-shape": list(federation.input_shape),
                 "classes": federation.classes,
-                "pixels": [float(one) for one in federation.dataset.pixels],
+                "scale": federation.dataset.scaling.as_plain(),
+                "integers": federation.integers,
                 "keeps": bool(self.config.get("model-dir")),
             }
         )
@@ -257,7 +258,8 @@ class LocalNode:
     def _engine(self, asked: Asked, slots: set[str] | frozenset[str] = frozenset()) -> SimulatedEngine:
         """The core's engine, with these slots of the client in it as far as they are filled."""
         federation, device = self.data.federation, str(self.config.get("device", "cpu"))
-        backend = _backend(asked.model, federation.image_shape, federation.classes, federation.dataset.pixels, device)
+        recipe = Recipe(asked.model, federation.input_shape, federation.classes, 0, federation.integers)
+        backend = _backend(recipe, federation.dataset.scaling.pixels, device)
         newest = {slot: slot_rounds(self.memory, asked.run, slot)[-1:] for slot in slots}
         held = {slot: parameters(self.memory[made[0][1]]) for slot, made in newest.items() if made}
         engine = SimulatedEngine(backend)
@@ -290,8 +292,6 @@ def _data(name: str, node: tuple[tuple[str, Any], ...], run: tuple[tuple[str, An
 
 
 @lru_cache(maxsize=8)
-def _backend(
-    model: str, shape: tuple[int, int, int], classes: int, pixels: tuple[float, float], device: str
-) -> LoopEngine:
+def _backend(recipe: Recipe, pixels: tuple[float, float] | None, device: str) -> LoopEngine:
     """The reference engine; its initial weights are never used, the server's are."""
-    return LoopEngine(Recipe(model, shape, classes, 0).build(), pick_device(device), "fp32", pixels)
+    return LoopEngine(recipe.build(), pick_device(device), "fp32", pixels)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from fedflux.data import Federation
 from fedflux.data.cache import ByteCache
 from fedflux.data.dataset import Dataset, Examples
+from fedflux.data.scaling import Requested, chosen
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
@@ -39,15 +40,18 @@ class NodeData:
         classes: int,
         client: int = UNNUMBERED,
         groups: Mapping[str, Ids] | None = None,
+        scale: Requested = "auto",
     ) -> "NodeData":
-        """From arrays: (images, labels) of each part, or the images of a node without labels.
+        """From arrays: (inputs, labels) of each part, or the inputs of a node without labels.
 
-        Images are (N, channels, height, width), uint8 or floating point in 0 to 1; labels are 0 to classes − 1.
+        Inputs may have any shape, the same at every node; images are (N, channels, height, width). Labels are 0 to
+        classes − 1. `scale` is as everywhere: bytes are pixels, other numbers are standardised by the means and
+        deviations of all nodes, whose sums are asked for once; `none` leaves them, token ids for instance, as they are.
         `groups` says, for each part that is given (train, validation, test, unlabelled), which records belong together:
         an integer or string each, such as the patient. They stay at the node.
         """
         if unlabelled is not None:
-            return _unlabelled(unlabelled, classes, client, _numbered(groups, {"unlabelled": len(unlabelled)}))
+            return _unlabelled(unlabelled, classes, client, _numbered(groups, {"unlabelled": len(unlabelled)}), scale)
         if train is None:
             raise FedfluxError("a node needs a training part, or unlabelled images: NodeData.of(train=(x, y), …)")
         held = validation or _none_of(train)
@@ -60,7 +64,7 @@ class NodeData:
             group=None if group is None else group[:known],
         )
         last = Examples(tested[0], tested[1].astype(np.int64), group=None if group is None else group[known:])
-        dataset = Dataset("node", learned, last, classes)
+        dataset = Dataset("node", learned, last, classes, scaling=chosen(scale, learned.x))
         first = np.arange(len(train[1]))
         rows = ClientRows(first, np.arange(len(first), len(learned)), np.arange(len(tested[1])))
         return NodeData(_one_client(dataset, rows), client)
@@ -102,17 +106,19 @@ def _numbered(groups: Mapping[str, Ids] | None, sizes: Mapping[str, int]) -> NDA
     return np.unique(np.concatenate(ids), return_inverse=True)[1].astype(np.int64)
 
 
-def _unlabelled(images: NDArray[np.generic], classes: int, client: int, group: NDArray[np.int64] | None) -> NodeData:
-    """Labels are stood in for by zeros, which nothing reads: only the images of the test part are ever asked for."""
-    examples = Examples(images, np.zeros(len(images), dtype=np.int64), group=group)
+def _unlabelled(
+    inputs: NDArray[np.generic], classes: int, client: int, group: NDArray[np.int64] | None, scale: Requested
+) -> NodeData:
+    """Labels are stood in for by zeros, which nothing reads: only the inputs of the test part are ever asked for."""
+    examples = Examples(inputs, np.zeros(len(inputs), dtype=np.int64), group=group)
     none = np.arange(0)
-    rows = ClientRows(none, none, np.arange(len(images)))
-    return NodeData(_one_client(Dataset("node", examples, examples, classes), rows), client)
+    rows = ClientRows(none, none, np.arange(len(inputs)))
+    dataset = Dataset("node", examples, examples, classes, scaling=chosen(scale, inputs))
+    return NodeData(_one_client(dataset, rows), client)
 
 
 def _one_client(dataset: Dataset, rows: ClientRows) -> Federation:
-    channels = dataset.image_shape[0]
-    return Federation(dataset, _Alone(rows), _Alone(Pattern()), seed=0, channels=channels)
+    return Federation(dataset, _Alone(rows), _Alone(Pattern()), seed=0)
 
 
 class _Alone(Sequence[Any]):

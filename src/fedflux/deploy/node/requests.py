@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedflux.data import Cohort, Federation, Split
+from fedflux.data.scaling import Scaling
 from fedflux.engine.base import Job, Key, Training
 from fedflux.operations import Packed, operation, pack, unpack
 
@@ -53,9 +54,12 @@ class Asked:
     round: int
     most: int | None = None
     part: tuple[int, int, int] | None = None
+    scaling: Scaling | None = None
+    """How inputs are scaled, once that is settled."""
 
     def cohort(self, federation: Federation) -> Cohort:
         """The client alone, with that part of its data."""
+        federation = federation if self.scaling is None else federation.scaled(self.scaling)
         found = federation.at(self.round)
         found = found if self.most is None else found.limited(self.most)
         found = found if self.part is None else found.chunks(*self.part)

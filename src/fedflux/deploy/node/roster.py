@@ -10,6 +10,7 @@ import numpy as np
 
 from fedflux.data import Federation
 from fedflux.data.dataset import Dataset, Examples
+from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.deploy.node.data import UNNUMBERED
@@ -19,20 +20,23 @@ MOST = 1_000_000
 """Clients are numbered below this."""
 NUMBERS = 2**24
 """An example holds no more numbers than this."""
+MOST_AXES = 6
 
 
 @dataclass(frozen=True)
 class Kind:
     """What all nodes must hold alike."""
 
-    image_shape: tuple[int, int, int]
+    input_shape: tuple[int, ...]
     classes: int
-    pixels: tuple[float, float]
+    scaling: Scaling
+    integers: bool
     copies: int
     """How often each training example is held."""
 
     def __str__(self) -> str:
-        return f"images {self.image_shape} of {self.classes} classes, pixels {self.pixels}, {self.copies} copies"
+        what = "integers" if self.integers else "inputs"
+        return f"{what} {self.input_shape} of {self.classes} classes, scale {self.scaling}, {self.copies} copies"
 
 
 @dataclass(frozen=True)
@@ -56,20 +60,20 @@ class Node:
     @staticmethod
     def read(id: int, client: int, told: Mapping[str, Any], most: int) -> "Node":
         """From the answer to hello; whatever does not fit raises."""
-        shape, pixels, stored = tuple(told["image-shape"]), tuple(told["pixels"]), tuple(told["stored"])
+        shape, scaling, stored = tuple(told["input-shape"]), Scaling.from_plain(told["scale"]), tuple(told["stored"])
         counts = (*shape, *stored, told["classes"], told["copies"])
-        if not all(type(one) is int for one in counts) or len(shape) != 3 or len(stored) != 3 or len(pixels) != 2:
-            raise ValueError("image shape, classes or counts make no sense")
+        if not all(type(one) is int for one in counts) or not 1 <= len(shape) <= MOST_AXES or len(stored) != 3:
+            raise ValueError("input shape, classes or counts make no sense")
         if min(*shape, told["classes"], told["copies"]) < 1 or min(stored) < 0 or not 0 <= client < MOST:
-            raise ValueError("image shape, classes, counts or number make no sense")
+            raise ValueError("input shape, classes, counts or number make no sense")
         if prod(shape) > NUMBERS:
-            raise ValueError(f"an image of {prod(shape):,} numbers: at most {NUMBERS:,} are right")
-        if type(told["labels"]) is not bool or type(told["keeps"]) is not bool:
-            raise ValueError("labels and keeps are true or false")
+            raise ValueError(f"an input of {prod(shape):,} numbers: at most {NUMBERS:,} are right")
+        if not all(type(told[name]) is bool for name in ("labels", "keeps", "integers")):
+            raise ValueError("labels, keeps and integers are true or false")
         examples = stored[0] * told["copies"] if told["labels"] else stored[2]
         if not 0 < examples <= most:
             raise ValueError(f"it counts {examples:,} examples: 1 to {most:,} are right")
-        kind = Kind(shape, told["classes"], (float(pixels[0]), float(pixels[1])), told["copies"])
+        kind = Kind(shape, told["classes"], scaling, told["integers"], told["copies"])
         return Node(id, client, told["labels"], stored, kind, told["keeps"])
 
 
@@ -181,11 +185,11 @@ class Roster:
         """What was declared, as methods see it: sizes and kind of data, and no example. The kind is settled then."""
         kind, self.settled = self.kind, True
         assert kind is not None  # somebody is there
-        blank = Examples(np.zeros((1, *kind.image_shape), dtype=np.float32), np.zeros(1, dtype=np.int64))
-        dataset = Dataset("nodes", blank, blank, kind.classes, pixels=kind.pixels)
+        kept = np.int64 if kind.integers else np.float32
+        blank = Examples(np.zeros((1, *kind.input_shape), dtype=kept), np.zeros(1, dtype=np.int64))
+        dataset = Dataset("nodes", blank, blank, kind.classes, scaling=kind.scaling)
         stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(self._count)]
         numbers = np.arange(max(max(counts) for counts in stored))  # one array, however many say how much they hold
         rows = tuple(ClientRows(*(numbers[:count] for count in counts)) for counts in stored)
         patterns = (Pattern(),) * len(rows)
-        channels = kind.image_shape[0]
-        return Federation(dataset, rows, patterns, seed, channels, duplicate=kind.copies, announced=announced)
+        return Federation(dataset, rows, patterns, seed, duplicate=kind.copies, announced=announced)

@@ -134,8 +134,8 @@ class Arena:
     def _suit(self, federation: Federation) -> None:
         """Begin anew where another federation's images have another shape or type."""
         dtype = torch.uint8 if federation.dataset.train.x.dtype == np.uint8 else torch.float32
-        if self.x.dtype != dtype or tuple(self.x.shape[1:]) != federation.image_shape:
-            self._begin_anew(federation.image_shape, dtype)
+        if self.x.dtype != dtype or tuple(self.x.shape[1:]) != federation.input_shape:
+            self._begin_anew(federation.input_shape, dtype)
 
     def _begin_anew(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
         self._blocks.clear()

@@ -53,7 +53,7 @@ class BatchedEngine(LoopEngine):
         model: nn.Module,
         device: str = "cpu",
         precision: str = "fp32",
-        pixels: tuple[float, float] = (0.5, 0.5),
+        pixels: tuple[float, float] | None = (0.5, 0.5),
         share: float = 1.0,
     ) -> None:
         super().__init__(model, device, precision, pixels)

@@ -39,7 +39,7 @@ class ReplayEngine(BatchedEngine):
         model: nn.Module,
         device: str = "cpu",
         precision: str = "fp32",
-        pixels: tuple[float, float] = (0.5, 0.5),
+        pixels: tuple[float, float] | None = (0.5, 0.5),
         compiled: bool = False,
         share: float = 1.0,
     ) -> None:
@@ -201,7 +201,9 @@ class ReplayEngine(BatchedEngine):
     def _pictures(self, x: Tensor) -> Tensor:
         """Standardised pixels, laid out as convolutions on a GPU like them."""
         images = self._images(x)
-        return images.contiguous(memory_format=torch.channels_last) if self._channels_last else images
+        if not self._channels_last or images.ndim != 4:
+            return images
+        return images.contiguous(memory_format=torch.channels_last)
 
     def _in_place(self, params: Parameters) -> Parameters:
         """Copies, kernels in the same layout as the images."""

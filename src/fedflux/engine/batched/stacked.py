@@ -49,7 +49,7 @@ class StackedEngine(BatchedEngine):
         model: nn.Module,
         device: str = "cpu",
         precision: str = "fp32",
-        pixels: tuple[float, float] = (0.5, 0.5),
+        pixels: tuple[float, float] | None = (0.5, 0.5),
         compiled: bool = False,
         share: float = 1.0,
     ) -> None:
@@ -229,7 +229,7 @@ def stacked_engine(
     model: nn.Module,
     device: str = "cpu",
     precision: str = "fp32",
-    pixels: tuple[float, float] = (0.5, 0.5),
+    pixels: tuple[float, float] | None = (0.5, 0.5),
     compiled: bool = False,
     share: float = 1.0,
 ) -> BatchedEngine:

@@ -46,7 +46,7 @@ class ProcessesEngine:
         recipe: Recipe,
         device: str = "cpu",
         precision: str = "fp32",
-        pixels: tuple[float, float] = (0.5, 0.5),
+        pixels: tuple[float, float] | None = (0.5, 0.5),
         workers: int | None = None,
     ) -> None:
         if device != "cpu":
@@ -197,7 +197,7 @@ class _Prepare:
 
     recipe: Recipe
     precision: str
-    pixels: tuple[float, float]
+    pixels: tuple[float, float] | None
 
     def __call__(self) -> "_Do":
         return _Do(LoopEngine(self.recipe.build(), "cpu", self.precision, self.pixels))

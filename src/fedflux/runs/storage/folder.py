@@ -24,6 +24,8 @@ ATTEMPTS_FILE = "attempts.jsonl"
 """Which rounds a private run began, those that were lost among them."""
 DESCRIPTOR_FILE = "descriptors.npz"
 SAMPLES_FILE = "samples.npz"
+SCALING_FILE = "scaling.json"
+"""What is done to inputs before models see them."""
 PLACEMENTS_FILE = "placements.npz"
 """Where the test phase put everyone, of federations too large to list it in the result."""
 MODEL_FILE = "models.safetensors"
@@ -37,7 +39,8 @@ PERSONAL_FILE = "personal-{slot}.safetensors"
 """Models that simulated clients keep to themselves, a row a client of `clients`."""
 CHECKPOINTS = "checkpoints"
 MADE = (
-    *(RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, ATTEMPTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE),
+    *(RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, ATTEMPTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, SCALING_FILE),
+    PLACEMENTS_FILE,
     *MODEL_FILES.values(),
 )
 CONFIG_KEYS = {"algorithm", "command"}

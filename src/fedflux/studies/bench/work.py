@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Dataset, Examples, Federation
+from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.engine import Training
@@ -20,6 +21,7 @@ from fedflux.streams import stream
 IMAGE = (1, 28, 28)
 CLASSES = 10
 PIXELS = (0.5, 0.5)
+PIXEL_SCALING = Scaling("pixels", PIXELS[:1], PIXELS[1:])
 SPREAD = 0.5
 """Uneven clients hold between half and one and a half of the mean number of examples."""
 
@@ -75,7 +77,7 @@ class Work:
         parts = [self.client(client) for client in range(self.clients)]
         train = Examples(np.concatenate([x for x, _ in parts]), np.concatenate([y for _, y in parts]))
         none = np.empty(0, dtype=np.int64)
-        dataset = Dataset("bench", train, Examples(train.x[:0], train.y[:0]), CLASSES, pixels=PIXELS)
+        dataset = Dataset("bench", train, Examples(train.x[:0], train.y[:0]), CLASSES, scaling=PIXEL_SCALING)
         cuts = np.split(np.arange(len(train)), np.cumsum(self.sizes())[:-1])
         rows = [ClientRows(train=cut, validation=none, test=none) for cut in cuts]
         return Federation(dataset, rows, [Pattern()] * self.clients, self.seed, IMAGE[0])
