@@ -32,6 +32,7 @@ from fedflux.engine.simulated import SimulatedEngine
 from fedflux.engine.slots import Kept
 from fedflux.engine.stack import Stack
 from fedflux.errors import FedfluxError, unknown
+from fedflux.models import OwnModel
 
 ENGINES: dict[str, Callable[..., Backend]] = {
     "loop": LoopEngine,
@@ -74,7 +75,7 @@ __all__ = [
 
 def make_engine(
     engine: str,
-    model: str,
+    model: str | OwnModel,
     federation: Federation,
     seed: int,
     device: str = "auto",
@@ -88,7 +89,7 @@ def make_engine(
 
 def make_backend(
     engine: str,
-    model: str,
+    model: str | OwnModel,
     federation: Federation,
     seed: int,
     device: str = "auto",
@@ -110,6 +111,11 @@ def make_backend(
     choice = Choice(engine, "")
     if engine == "auto":
         choice = choose(built, recipe, place, work) if work else Choice("loop", "")
+    if choice.name == "processes" and isinstance(model, OwnModel) and not model.travels:
+        if engine == "processes":
+            words = f"model {model.name} cannot be made in another process"
+            raise FedfluxError(f"{words}: define it in a module of its own, or take --engine loop")
+        choice = Choice("loop", "loop: the model cannot be made in another process")
     if choice.name == "processes":
         return ProcessesEngine(recipe, place, precision, federation.dataset.scaling.pixels)
     made: LoopEngine

@@ -5,7 +5,7 @@ from functools import cached_property
 
 from torch import nn
 
-from fedflux.models import build_model
+from fedflux.models import OwnModel, build_model
 from fedflux.models.depth import head_names
 
 
@@ -13,7 +13,7 @@ from fedflux.models.depth import head_names
 class Recipe:
     """What `build_model` is told."""
 
-    name: str
+    name: str | OwnModel
     input_shape: tuple[int, ...]
     classes: int
     seed: int

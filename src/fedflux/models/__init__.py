@@ -8,6 +8,7 @@ from torch import nn
 from fedflux.errors import FedfluxError, unknown
 from fedflux.models.lenet5 import LeNet5
 from fedflux.models.mlp import MLP
+from fedflux.models.own import OwnModel, built
 from fedflux.models.protocol import Encoding, ModelFactory, NamedEncoder, as_encoding, check_model
 from fedflux.models.resnet9 import ResNet9
 from fedflux.plugins import current_folder_importable, find, in_words
@@ -19,18 +20,21 @@ GROUP = "fedflux.models"
 REVISIONS = {"resnet9": 2}
 """Models whose layers have changed, and how often: runs of different revisions give different numbers."""
 
-__all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "ResNet9", "build_model"]
+__all__ = ["MLP", "MODELS", "Encoding", "LeNet5", "NamedEncoder", "OwnModel", "ResNet9", "build_model"]
 
 
 def build_model(
-    name: str, input_shape: tuple[int, ...], classes: int, seed: int, index: int = 0, integers: bool = False
+    name: str | OwnModel, input_shape: tuple[int, ...], classes: int, seed: int, index: int = 0, integers: bool = False
 ) -> nn.Module:
-    """A model with its initial weights; `name` is a known model or `package.module:factory`.
+    """A model with its initial weights; `name` is a known model, `package.module:factory`, or one handed in.
 
     Weights are drawn on the CPU from a seed of their own, with torch's global generator put back afterwards; each
     `index` draws other weights. A module of the user's is looked for in the current folder too, while the model is made
     and no longer.
     """
+    if isinstance(name, OwnModel):
+        own = name
+        return _built(lambda shape, u: built(own, shape, u, index), own.name, input_shape, classes, seed, index, integers)
     known = MODELS.get(name) or (find(GROUP, name, "model") if ":" not in name else None)
     if known is not None:
         return _built(known, name, input_shape, classes, seed, index, integers)

@@ -112,13 +112,14 @@ def revision(config: RunConfig) -> int:
     return make_algorithm(config.algorithm, config.settings()).revision
 
 
-def identity(config: RunConfig, checksum: str) -> str:
+def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
     """One name for all runs that must give the same numbers: data, settings that count, the revisions of the
     algorithm and the model, and the code of an algorithm that is not ours.
 
-    `config` has its model and number of clients decided (`build_federation` does that).
+    `code` is the digest of a model that was handed in. `config` has its model and number of clients decided
+    (`build_federation` does that).
     """
-    of_model = _code_of_model(config.model)
+    of_model = _code_of_model(config.model) if code is None else [code]
     of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
     counts = determines(config)
     if config.cluster_round in _WRITTEN and "cluster_round" in counts:

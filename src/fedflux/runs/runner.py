@@ -23,6 +23,7 @@ from fedflux.engine import DistantEngine, Engine, SimulatedEngine, Work, make_en
 from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError
 from fedflux.files import read_lines, read_object, write_json
+from fedflux.models import OwnModel
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.scaling import kept_scaling, warn_unscaled
@@ -45,18 +46,22 @@ FORMAT = 2
 
 
 def run_config(
-    config: RunConfig, on_round: Listener | None = None, dataset: Dataset | None = None, share: float = 1.0
+    config: RunConfig,
+    on_round: Listener | None = None,
+    dataset: Dataset | None = None,
+    share: float = 1.0,
+    model: OwnModel | None = None,
 ) -> dict[str, Any]:
     """Run, evaluate, save; the answer is what `fedflux run --json` prints.
 
     Everything that can be wrong with the input is found before the run folder is made. With `resume` the run in the
     folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
     a finished one is answered from disk. `dataset` saves loading it again; `share` is the part of a GPU that the run
-    may take, where others run beside it.
+    may take, where others run beside it. `model` is one that was handed in, under the name that the settings have.
     """
     _free_device()  # of a run that failed: its traceback held on to it then
     try:
-        return _run(config, on_round, dataset, share)
+        return _run(config, on_round, dataset, share, model)
     finally:
         _free_device()
 
@@ -68,14 +73,17 @@ def _free_device() -> None:
         torch.cuda.empty_cache()
 
 
-def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, share: float) -> dict[str, Any]:
+def _run(
+    config: RunConfig, on_round: Listener | None, dataset: Dataset | None, share: float, model: OwnModel | None
+) -> dict[str, Any]:
     begin = perf_counter()
     check_trackers(config.track)
     population, config = build_population(config, dataset)
     federation = population.training
     _check_clusters(config, federation)
     path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
-    requested = _requested(config, identity(config, federation.dataset.checksum), federation.dataset.checksum)
+    checksum, code = federation.dataset.checksum, None if model is None else model.digest
+    requested = _requested(config, identity(config, checksum, code), checksum)
     begun = _begun(path, requested) if config.resume else None
     if begun is not None:
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
@@ -84,7 +92,7 @@ def _run(config: RunConfig, on_round: Listener | None, dataset: Dataset | None, 
     algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):
-        engine = engine_for(config, view, share)
+        engine = engine_for(config, view, share, model)
         state = algorithm.init(view, engine)
         with held(path) as folder:
             store = None if config.store == "none" else Store(Path(config.store or folder.parent / STORE_FILE))
@@ -217,7 +225,9 @@ def _true_clusters(federation: Federation) -> int | None:
     return None if federation.truth is None else len(np.unique(federation.truth))
 
 
-def engine_for(config: RunConfig, view: Federation, share: float = 1.0) -> SimulatedEngine:
+def engine_for(
+    config: RunConfig, view: Federation, share: float = 1.0, model: OwnModel | None = None
+) -> SimulatedEngine:
     """The engine of a run, `auto` picking by how much there is to do."""
     some = range(min(len(view), 20))
     work = Work(
@@ -228,7 +238,8 @@ def engine_for(config: RunConfig, view: Federation, share: float = 1.0) -> Simul
         rounds=config.rounds,
         own_rule=find_algorithm(config.algorithm).own_rule,
     )
-    return make_engine(config.engine, config.model, view, config.seed, config.device, config.precision, work, share)
+    made = config.model if model is None else model
+    return make_engine(config.engine, made, view, config.seed, config.device, config.precision, work, share)
 
 
 def build_federation(config: RunConfig, dataset: Dataset | None = None) -> tuple[Federation, RunConfig]:
