@@ -21,6 +21,7 @@ from fedflux.clustering.placement.offer import Offer
 from fedflux.clustering.placement.posterior import Temperature
 from fedflux.clustering.placement.queries import AskPlacement, AskTries
 from fedflux.descriptors.bounds import Bounds
+from fedflux.descriptors.inputs import AskSpread
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import Projector
 from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled
@@ -57,6 +58,7 @@ OPERATIONS = [
     AskHistograms("py", 10, seed=7, epsilon=0.5),
     AskWeights(Evidence(3)),
     Responsibilities(MARGINALS, labels=2),
+    AskSpread(64),
     AskBounds(64),
     AskScatter(BOX, 2, 50, 3),
     DESCRIPTOR,

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from fedflux.data.dataset import Examples
-from fedflux.data.dependence import dependence
 from fedflux.data.sources import load
+from fedflux.data.sources.dependence import dependence
 
 
 def people(rng: np.random.Generator, each: int, alike: float = 0.6) -> Examples:

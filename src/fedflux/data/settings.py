@@ -79,17 +79,17 @@ class DataSettings(Declared):
         unset="all are dealt, each once",
         check=at_least(1, "{value} samples per client: give {low} or more"),
     )
+    scale: Literal["auto", "pixels", "standardise", "none"] = setting(
+        "auto",
+        "inputs before a model sees them; auto: bytes are pixels, other numbers are standardised by all clients' means",
+        panel="Data in detail",
+    )
     drift: str | None = setting(
         None,
         "when clients draw new patterns: after:4,7, gradual:4-7, recurring:3, test, after:4,7+test, …",
         panel="Data in detail",
         unset="never",
         check=passes(Drift.parse),
-    )
-    scale: Literal["auto", "pixels", "standardise", "none"] = setting(
-        "auto",
-        "inputs before a model sees them; auto: bytes are pixels, other numbers are standardised by all clients' means",
-        panel="Data",
     )
     unseen: int = setting(
         0,

@@ -34,7 +34,11 @@ def build_model(
     """
     if isinstance(name, OwnModel):
         own = name
-        return _built(lambda shape, u: built(own, shape, u, index), own.name, input_shape, classes, seed, index, integers)
+
+        def make(shape: tuple[int, ...], count: int) -> nn.Module:
+            return built(own, shape, count, index)
+
+        return _built(make, own.name, input_shape, classes, seed, index, integers)
     known = MODELS.get(name) or (find(GROUP, name, "model") if ":" not in name else None)
     if known is not None:
         return _built(known, name, input_shape, classes, seed, index, integers)

@@ -129,4 +129,3 @@ def built(model: OwnModel, input_shape: tuple[int, ...], classes: int, index: in
     except Exception as error:  # a model of the user's may fail in any way
         told = f"input_shape={input_shape}, classes={classes}"
         raise FedfluxError(f"model {model.name} cannot be made from {told}: {in_words(error)}") from error
-

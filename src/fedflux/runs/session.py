@@ -16,12 +16,12 @@ from fedflux.algorithms.base import grown
 from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine, Stack
 from fedflux.files import jsonable, write_json, write_npz, written_whole
-from fedflux.runs.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, told_of_clusters
 from fedflux.runs.privacy_report import privacy_report
 from fedflux.runs.samples import keeps_samples, sample_images
 from fedflux.runs.scaling import FoundScaling
+from fedflux.runs.storage.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.runs.storage.folder import (
     CHECKPOINTS,

@@ -6,9 +6,9 @@ from dataclasses import replace
 from pathlib import Path
 
 from fedflux.data.dataset import Dataset
-from fedflux.data.dependence import dependence
 from fedflux.data.scaling import Scaling
 from fedflux.data.sources.cifar import load_cifar10, load_cifar100
+from fedflux.data.sources.dependence import dependence
 from fedflux.data.sources.digits import load_digits
 from fedflux.data.sources.folder import load_folder
 from fedflux.data.sources.idx import load_emnist, load_fmnist, load_mnist
