@@ -1,8 +1,8 @@
 """Sharing across clusters against its partners, regime by regime: the tables of docs/sharing.md.
 
     python -m benchmarks.regimes run --data-dir DATA --out FILE [--regimes A,B] [--methods flux,own] [--seeds 50,51]
-                                     [--jobs 2] [--limit SECONDS]
-    python -m benchmarks.regimes table --out FILE [--seeds 50,51]
+                                     [--level 5] [--jobs 2] [--limit SECONDS]
+    python -m benchmarks.regimes table --out FILE [--seeds 50,51] [--level 5]
 
 Runs go side by side, the longest first, and each is a line of FILE as soon as it is done; what is there already is not
 run again, and nothing is begun after `--limit`. On a GPU a dozen jobs fill the device (under NVIDIA's MPS).
@@ -10,6 +10,8 @@ run again, and nothing is begun after `--limit`. On a GPU a dozen jobs fill the 
 Level 5, unless a regime says otherwise. A: MNIST, 10 clients, the paper's training. B: a tenth of it, at 0.03. G: as B,
 40 rounds. C: 50 clients, at 0.03. K: 300 clients, at 0.03, 15 rounds. E: the first 13,000/3,000 images of CIFAR-10.
 F: as E, 60 rounds. H: as E, 30 clients. P: all of CIFAR-10. L: the same for 40 rounds. Q: CIFAR-100. T: 1,200 clients.
+O: Office-Home, 20 classes of 64×64, ten clients of one domain each (`--shifts px`, whose clusters the data has).
+N: MNIST, 100 clients of eight copies. `--level` runs any of them but O and T at another level.
 """
 
 import argparse
@@ -28,9 +30,11 @@ from typing import Any
 
 import numpy as np
 import torch
+from benchmarks.real_data import officehome
 
 from fedflux.data import Dataset
 from fedflux.data.sources import load
+from fedflux.data.sources.own import Part, make_dataset
 from fedflux.runs.config import make_config
 from fedflux.runs.runner import run_config
 
@@ -48,6 +52,8 @@ REGIMES: dict[str, dict[str, Any]] = {
     "P": {"dataset": "cifar10"},
     "L": {"dataset": "cifar10", "rounds": 40},
     "Q": {"dataset": "cifar100", "precision": "bf16"},
+    "N": {"dataset": "mnist", "clients": 100, "duplicate": 8},
+    "O": {"dataset": "npz", "model": "resnet9", "rounds": 40, "lr": 0.005, "batch_size": 64},
     "T": {
         **{"dataset": "mnist", "clients": 1200, "duplicate": 120, "participation": 0.2},
         **{"rounds": 30, "epochs": 1, "lr": 0.04, "clip": 10.0},
@@ -59,6 +65,7 @@ LEVELS = {"px": (3, 0.6), "py": (7, 0.6), "pygx": (5, 0.0), "pxgy": (6, 0.5)}
 """Level and server momentum of 1,200 clients, by shift."""
 METHODS: dict[str, dict[str, Any]] = {
     "flux": {"algorithm": "flux"},
+    "calibrated": {"algorithm": "flux", "assignment": "calibrated"},
     "own": {"algorithm": "oracle", "sharing": "none"},
     "fedavg": {"algorithm": "fedavg"},
     "local": {"algorithm": "local"},
@@ -71,17 +78,19 @@ METHODS: dict[str, dict[str, Any]] = {
 SHIFTS = {"px": "P(X)", "py": "P(Y)", "pygx": "P(Y|X)", "pxgy": "P(X|Y)"}
 KEPT = ("known", "test", "known_per_client", "test_per_client", "clusters_found", "clusters_true", "pairs_right")
 COSTS = ("cluster_round", "sharing_parts", "training_passes", "models_down", "models_up", "bytes_up", "bytes_down")
-LONG = "TQHFLGEPKCAB"
+LONG = "OTQHFLGEPKCNAB"
 """Regimes by how long they take, the longest first."""
 
-Job = tuple[str, str, str, int]
-"""Regime, shift, method and seed."""
+Job = tuple[str, str, str, int, int]
+NAMED = ("regime", "shift", "method", "seed", "level")
+"""What a job is made of, and the keys of it in a line of the file."""
 
 
 def options(job: Job) -> dict[str, Any]:
     """The flags of a run."""
-    regime, shift, method, seed = job
-    level, momentum = LEVELS[shift] if regime == "T" else (5, 0.0)
+    regime, shift, method, seed, level = job
+    level, momentum = LEVELS[shift] if regime == "T" else (level, 0.0)
+    shift = "none" if regime == "O" else shift
     told = {**REGIMES[regime], "shift": shift, "level": level, "seed": seed, **METHODS[method]}
     if momentum and told["algorithm"] in ("flux", "oracle", "fedavg"):
         told["server_momentum"] = momentum
@@ -91,8 +100,13 @@ def options(job: Job) -> dict[str, Any]:
     return told
 
 
-def dataset_of(regime: str, data_dir: str | None) -> Dataset:
-    """All of it, or its first images."""
+def dataset_of(regime: str, data_dir: str | None, seed: int) -> Dataset:
+    """All of it, or its first images; of Office-Home as the seed deals it."""
+    if regime == "O":
+        if data_dir is None:
+            raise ValueError("regime O reads DATA/officehome20_64: give --data-dir")
+        dealt = officehome(Path(data_dir) / "officehome20_64", 10, seed)
+        return make_dataset("npz", "officehome", Part(dealt["x"], dealt["y"], dealt["client"], None, dealt["cluster"]))
     whole = load(REGIMES[regime]["dataset"], None if data_dir is None else Path(data_dir))
     if regime not in PARTS:
         return whole
@@ -107,18 +121,18 @@ def work(jobs: Any, done: Any, data_dir: str | None, until: float) -> None:
     """One job after another, until there is none or no time."""
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
-    held: dict[str, Dataset] = {}
+    held: dict[tuple[str, int], Dataset] = {}
     while time.time() < until and (job := jobs.get()) is not None:
-        regime = job[0]
-        found: dict[str, Any] = dict(zip(("regime", "shift", "method", "seed"), job, strict=True))
+        part = (job[0], job[3] if job[0] == "O" else 0)
+        found: dict[str, Any] = dict(zip(NAMED, job, strict=True))
         begin = time.perf_counter()
         try:
-            if regime not in held:
+            if part not in held:
                 held.clear()
-                held[regime] = dataset_of(regime, data_dir)
+                held[part] = dataset_of(job[0], data_dir, job[3])
             with TemporaryDirectory() as folder:
                 told = {**options(job), "out": f"{folder}/run", "store": "none", "samples": "none"}
-                result = run_config(make_config(told), None, held[regime])
+                result = run_config(make_config(told), None, held[part])
             found |= {name: result.get(name) for name in (*KEPT, *COSTS)}
         except Exception as error:
             found["failed"] = f"{type(error).__name__}: {error}"
@@ -128,9 +142,9 @@ def work(jobs: Any, done: Any, data_dir: str | None, until: float) -> None:
 
 def run(told: argparse.Namespace) -> None:
     """Everything that is not in the file yet."""
-    there = {(one["regime"], one["shift"], one["method"], one["seed"]) for one in read(told.out)}
+    there = {tuple(one[name] for name in NAMED) for one in read(told.out)}
     wanted: list[Job] = [
-        (regime, shift, method, seed)
+        (regime, shift, method, seed, told.level)
         for regime in sorted(told.regimes, key=LONG.index)
         for seed in told.seeds
         for shift in told.shifts
@@ -163,14 +177,17 @@ def run(told: argparse.Namespace) -> None:
 
 def read(path: Path) -> list[dict[str, Any]]:
     """The runs that are done."""
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+    if not path.exists():
+        return []
+    lines = path.read_text(encoding="utf-8").splitlines()
+    return [{"level": 5, **json.loads(line)} for line in lines]
 
 
 def table(told: argparse.Namespace) -> None:
     """Means over seeds: known association and, in brackets, the test phase; then regimes, and the weakest clients."""
     cells: dict[tuple[str, str], dict[str, list[Mapping[str, Any]]]] = defaultdict(lambda: defaultdict(list))
     for one in read(told.out):
-        if one["seed"] in told.seeds and one["method"] in told.methods:
+        if one["seed"] in told.seeds and one["method"] in told.methods and one["level"] == told.level:
             cells[one["regime"], one["shift"]][one["method"]].append(one)
     methods = [name for name in told.methods if any(name in cell for cell in cells.values())]
     print(f"| known (test) | {' | '.join(methods)} | passes of FLUX |\n{'|---' * (len(methods) + 2)}|")
@@ -178,7 +195,7 @@ def table(told: argparse.Namespace) -> None:
         rows = {shift: cells[regime, shift] for shift in told.shifts if (regime, shift) in cells}
         for shift, cell in rows.items():
             passes = [one["training_passes"] for one in cell.get("flux", [])]
-            epochs = make_config(options((regime, shift, "fedavg", 0))).epochs
+            epochs = make_config(options((regime, shift, "fedavg", 0, told.level))).epochs
             last = f"{mean(passes) / epochs:.2f}" if passes else ""
             print(
                 f"| {regime} {SHIFTS[shift]} | {' | '.join(_scores(cell.get(name, [])) for name in methods)} | {last} |"
@@ -213,6 +230,7 @@ def main() -> None:
     parser.add_argument("--shifts", type=lambda text: text.split(","), default=list(SHIFTS))
     parser.add_argument("--methods", type=lambda text: text.split(","), default=list(METHODS))
     parser.add_argument("--seeds", type=lambda text: [int(seed) for seed in text.split(",")], default=[50, 51])
+    parser.add_argument("--level", type=int, default=5)
     parser.add_argument("--jobs", type=int, default=2)
     parser.add_argument("--limit", type=float, default=float("inf"), help="seconds after which nothing is begun")
     told = parser.parse_args()
