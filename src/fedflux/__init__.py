@@ -1,11 +1,36 @@
-"""fedflux: clustered federated learning under distribution shift."""
+"""fedflux: clustered federated learning under distribution shift.
 
-from typing import Any
+The names in `__all__` are stable. All but `run` are loaded when they are first asked for, so that `import fedflux` is
+light: torch is loaded by whatever needs it.
+"""
 
-__version__ = "0.2.0.dev0"
-__all__ = ["FedfluxError", "__version__", "run"]
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
 from fedflux.errors import FedfluxError
+
+if TYPE_CHECKING:
+    from fedflux.placement import Placement
+
+__version__ = "0.2.0.dev0"
+__all__ = ["FedfluxError", "Placement", "__version__", "run"]
+
+_HOMES = {
+    "Placement": "fedflux.placement",
+}
+"""The module of every name that is loaded on demand; a type checker reads the imports above."""
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'fedflux' has no attribute '{name}'")
+    value = getattr(import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 def run(**options: Any) -> dict[str, Any]:
