@@ -165,3 +165,34 @@ def test_a_store_filled_elsewhere_saves_the_work_here(tmp_path: Path) -> None:
     exported, _ = finish("store", "export", str(tmp_path / "here"), "--out", str(tmp_path / "cells.csv"))
     assert exported["cells"] == 4
     assert (tmp_path / "cells.csv").read_text().count("\n") == 5
+
+
+def test_ctrl_c_ends_what_trackers_of_a_comparison_hold_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("mlflow", reason="the extra 'track' is not installed")
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    from mlflow.tracking import MlflowClient
+
+    script = (  # a background job, such as this test's, may be born deaf to the signal
+        "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
+        "from fedflux.cli.main import main; main()"
+    )
+    grid = ("--algorithms", "fedavg,local", "--shifts", "px", "--levels", "4", "--seeds", "50", "--jobs", "2")
+    command = [sys.executable, "-c", script, "compare", *grid, "--rounds", "100000", "--track", "mlflow", "--out", "c"]
+    environment = {**os.environ, "PYTHONPATH": str(SOURCE)}
+    environment.pop("MLFLOW_TRACKING_URI", None)
+    with subprocess.Popen(command, cwd=tmp_path, env=environment, stdout=-1, stderr=-1, text=True) as running:
+        deadline = time.monotonic() + 120
+        while time.monotonic() < deadline:
+            begun = [folder for folder in (tmp_path / "c").glob("*") if rounds_done(folder) >= 2]
+            if len(begun) == 2:
+                break
+            time.sleep(0.05)
+        running.send_signal(signal.SIGINT)
+        running.communicate(timeout=60)
+    assert running.returncode == 130
+    assert len(begun) == 2
+    client = MlflowClient((tmp_path / "c" / "mlruns").as_uri())
+    states = [
+        client.get_run(json.loads((folder / "mlflow.json").read_text())["run_id"]).info.status for folder in begun
+    ]
+    assert states == ["KILLED", "KILLED"]

@@ -24,6 +24,8 @@ from fedflux.runs.storage.folder import BusyError
 
 TRIES = 3
 """How often a cell is begun whose worker was killed."""
+GRACE = 10.0
+"""Seconds that a stopped worker has to end its run's trackers, before it is killed."""
 RETRY = 1.0
 """Seconds until a cell is looked at again that another process works on."""
 
@@ -75,6 +77,8 @@ def work(runs: Sequence[RunConfig], jobs: int, tell: Tell) -> None:
             worker.connection.close()
             worker.process.terminate()
         for worker in workers:
+            worker.process.join(GRACE)
+            worker.process.kill()
             worker.process.join()
 
 
@@ -140,8 +144,9 @@ def _deaf_to_interrupts() -> Iterator[None]:
 
 
 def _serve(connection: Connection, share: float) -> None:
-    """What a worker does: runs until nobody is there to give it any. Its parent alone answers Ctrl-C."""
+    """What a worker does: runs until nobody is there to give it any. Its parent alone answers Ctrl-C, and says stop."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _stop)
     keep_freed_memory()
     datasets: dict[tuple[str, str | None], Dataset] = {}
     parent = os.getppid()
@@ -150,12 +155,21 @@ def _serve(connection: Connection, share: float) -> None:
             _, config = connection.recv()
             kind, content = _do(config, datasets, share, lambda progress: _report(connection, parent, progress))
             connection.send((kind, content))
-        except (EOFError, OSError, _OrphanedError):
+        except (EOFError, OSError, _OrphanedError, _StoppedError):
             return
 
 
 class _OrphanedError(BaseException):
     """The process that asked for the run is gone: stop after the round that was just saved."""
+
+
+class _StoppedError(BaseException):
+    """The process that asked for the run wants it no more: whatever is open, such as a tracker's run, is closed."""
+
+
+def _stop(signum: int, frame: object) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough: what is being closed must not be cut short
+    raise _StoppedError
 
 
 def _report(connection: Connection, parent: int, progress: Progress) -> None:
