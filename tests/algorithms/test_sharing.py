@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.algorithms.playing import SETTINGS, assert_fedavg, assert_same, engine_of, play, saved
 from tests.runs.making import read_rounds
+from torch import Tensor, nn
 
 import fedflux
 from fedflux.algorithms import FedAvg, RoundMetrics, Settings
@@ -23,7 +24,8 @@ from fedflux.algorithms.flux.soft import FluxSoft
 from fedflux.algorithms.shared.averaging import aggregate
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.sources import load
-from fedflux.engine import Job, Key, Scores, SimulatedEngine, Stack
+from fedflux.engine import Job, Key, Scores, SimulatedEngine, Stack, make_engine
+from fedflux.models import OwnModel
 
 CLIENTS, ROUNDS = 8, 12
 AUTO = replace(SETTINGS, rounds=ROUNDS, cluster_round=1)
@@ -95,6 +97,34 @@ def test_one_cluster_is_fedavg(settings: Settings, momentum: float, whole: Feder
     expected, _ = play(FedAvg(how), one, engine, 4)
     assert found.branches.names == (TRUNK,)
     assert_same(found.models, expected.model)
+
+
+class OneLayer(nn.Module):
+    """Its latents are the inputs: there is nothing before the last layer."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.head = nn.Linear(int(np.prod(input_shape)), classes)
+
+    def encode(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.head(x.flatten(1))
+        return logits
+
+
+@pytest.mark.parametrize(
+    ("settings", "branches"), [(AUTO, (OWN, GENERAL)), (ALONE, (OWN,)), (replace(AUTO, sharing="none"), (OWN,))]
+)
+def test_a_model_of_one_layer_has_a_general_model_beside_it(
+    settings: Settings, branches: tuple[str, ...], view: Federation
+) -> None:
+    one_layer = make_engine("loop", OwnModel.of(OneLayer), view, seed=5)
+    state, _ = play(oracle(settings), view, one_layer, 3)
+    assert state.branches.names == branches
+    if branches == (OWN, GENERAL):
+        assert differ(state.branches.stacks[GENERAL], state.branches.stacks[OWN].take([0]))
 
 
 @pytest.mark.parametrize("settings", [AUTO, ALONE])

@@ -46,12 +46,16 @@ class FluxSharing(FluxAnswers[C], Generic[C]):
     """The part of FLUX's rounds that decides what is shared."""
 
     def _branch_names(self, clusters: int, engine: Engine) -> tuple[str, ...]:
-        """The branches of so many clusters; of one, or of models without a trunk, a second would be the same."""
+        """The branches of so many clusters; of one a second would be the same. A model of one layer has no trunk to
+        share: a general model is heard beside clusters' own instead.
+        """
         sharing, trunk = self.settings.sharing, engine.initial().tensors.keys() - engine.head_names
         if sharing == "general":
             return (OWN, GENERAL)
-        if sharing == "none" or clusters == 1 or not trunk:
+        if sharing == "none" or clusters == 1:
             return (OWN,)
+        if not trunk:
+            return (OWN, GENERAL) if sharing == "auto" else (OWN,)
         return (TRUNK,) if sharing == "trunk" else (OWN, TRUNK)
 
     def _branches(
