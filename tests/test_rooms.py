@@ -21,6 +21,7 @@ RANKS = (
     {"algorithms"},
     {"runs"},
     {"studies", "deploy"},
+    {"library"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}

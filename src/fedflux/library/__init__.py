@@ -1,0 +1,1 @@
+"""What people use from Python: runs and their results, trained federations, and FLUX inside loops of their own."""
