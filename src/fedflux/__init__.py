@@ -10,12 +10,14 @@ from typing import TYPE_CHECKING, Any
 from fedflux.errors import FedfluxError
 
 if TYPE_CHECKING:
+    from fedflux.data.federation import Federation
     from fedflux.placement import Placement
 
 __version__ = "0.2.0.dev0"
-__all__ = ["FedfluxError", "Placement", "__version__", "run"]
+__all__ = ["Federation", "FedfluxError", "Placement", "__version__", "run"]
 
 _HOMES = {
+    "Federation": "fedflux.data.federation",
     "Placement": "fedflux.placement",
 }
 """The module of every name that is loaded on demand; a type checker reads the imports above."""
@@ -33,14 +35,14 @@ def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
 
 
-def run(**options: Any) -> dict[str, Any]:
+def run(federation: "Federation | None" = None, *, model: object = None, **options: Any) -> dict[str, Any]:
     """Train one algorithm on one federation; options are the flags of `fedflux run`, the answer its JSON.
+
+    Without a federation the dataset is named, as on the command line. `model` is a name, an `nn.Module`, or a class or
+    function that makes one from what it takes of `input_shape` and `classes`.
 
     >>> fedflux.run(dataset="digits", shift="px", level=3, algorithm="flux")["known"]  # doctest: +SKIP
     """
-    from fedflux.runs.config import make_config, warn_unread
-    from fedflux.runs.runner import run_config
+    from fedflux.library.run import run
 
-    config = make_config(options)
-    warn_unread(config)
-    return run_config(config)
+    return run(federation, model=model, **options)
