@@ -40,7 +40,7 @@ def train(model: nn.Module, x: Tensor, y: Tensor, epochs: int, device: str, seed
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimiser, RATE, steps)
     with tqdm(total=steps) as bar:
         for _ in range(epochs):
-            for rows in torch.randperm(len(x), generator=generator).split(BATCH)[: len(x) // BATCH]:
+            for rows in torch.split(torch.randperm(len(x), generator=generator), BATCH)[: len(x) // BATCH]:
                 batch = augmented(x[rows], generator).to(device)
                 with torch.autocast(device.split(":")[0], dtype=torch.bfloat16):
                     loss = cross_entropy(model(batch), y[rows].to(device), label_smoothing=0.1)
@@ -68,7 +68,8 @@ def main() -> None:
     train(model, x[order[cut:]], y[order[cut:]], told.epochs, told.device, told.seed)
     model.eval()
     with torch.no_grad():
-        pairs = [(model.encode(part.to(told.device)), model(part.to(told.device))) for part in x.split(200)]  # type: ignore[operator]
+        parts = [part.to(told.device) for part in torch.split(x, 200)]
+        pairs = [(model.encode(part), model(part)) for part in parts]  # type: ignore[operator]
     latents, logits = (torch.cat([pair[k].float().cpu() for pair in pairs]) for k in (0, 1))
     right = (logits.argmax(dim=1) == y)[order[:cut]].double().mean()
     projector = fit_projector(Bounds(latents.amin(dim=0).numpy(), latents.amax(dim=0).numpy()))

@@ -229,7 +229,8 @@ def test_permuting_clients_permutes_the_results(tmp_path: Path) -> None:
     for key in ("known_per_client", "test_per_client"):
         assert permuted[key] == pytest.approx([plain[key][k] for k in order])
     for key in ("mean", "spread", "count", "effective"):
-        np.testing.assert_allclose(described[1][key], described[0][key][order], rtol=1e-4, atol=1e-5)
+        exact = 1e-4 if key != "spread" else float(np.finfo(np.float16).eps)  # these travel in 16 bits
+        np.testing.assert_allclose(described[1][key], described[0][key][order], rtol=exact, atol=1e-5)
     before, after = np.array(plain["assignment"])[order], np.array(permuted["assignment"])
     assert np.array_equal(before[:, None] == before, after[:, None] == after)
     assert 1 < plain["clusters_found"] < 6
