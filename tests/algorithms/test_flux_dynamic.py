@@ -273,7 +273,8 @@ def test_saved_in_the_middle_of_a_drift_it_goes_on_to_the_same_bits() -> None:
 
 
 def test_a_run_with_a_test_drift_is_scored_before_and_after_it(tmp_path: Any) -> None:
-    told = {"shift": "px", "level": 2, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu", "seed": 5}
+    told: dict[str, Any] = {"shift": "px", "level": 2, "clients": 6, "rounds": 4, "cluster_round": 2}
+    told |= {"device": "cpu", "seed": 5}
     still = fedflux.run(**told, algorithm="fedavg", drift="after:3", out=tmp_path / "still")
     moving = fedflux.run(**told, algorithm="fedavg", drift="after:3+test", out=tmp_path / "moving")
     assert still["known_per_client"] == moving["known_per_client"] == still["test_per_client"]
