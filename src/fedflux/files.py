@@ -85,8 +85,18 @@ def read_object(path: Path) -> dict[str, Any] | None:
 
 def write_json(path: Path, content: Any) -> None:
     """One JSON document, NaN as null."""
+    write_bytes(path, as_json(content))
+
+
+def as_json(content: Any) -> bytes:
+    """One JSON document as it is written, NaN as null."""
+    return (dumps(jsonable(content), indent=2, ensure_ascii=False) + "\n").encode()
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """A file of these bytes."""
     with written_whole(path) as handle:
-        handle.write((dumps(jsonable(content), indent=2, ensure_ascii=False) + "\n").encode())
+        handle.write(content)
 
 
 def write_npz(path: Path, arrays: Mapping[str, Any]) -> None:

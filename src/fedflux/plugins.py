@@ -12,9 +12,25 @@ from typing import Any
 
 from fedflux.errors import FedfluxError
 
+_HANDED_IN: dict[tuple[str, str], Any] = {}
+"""Classes and objects of a caller's in this process, by what they are and how they are called."""
+
+
+def hand_in(group: str, name: str, thing: Any) -> str:
+    """Have a class or object of the caller's found under a name, as long as this process lives."""
+    _HANDED_IN[group, name] = thing
+    return name
+
+
+def path_of(kind: type) -> str:
+    """How a class is named by where it is: other processes find it so where they can import it."""
+    return f"{kind.__module__}:{kind.__qualname__}"
+
 
 def find(group: str, name: str, what: str) -> Any:
     """What a name stands for, None where nobody offers it."""
+    if (group, name) in _HANDED_IN:
+        return _HANDED_IN[group, name]
     if ":" in name:
         return import_named(name, what)
     offered = [one for one in entry_points(group=group) if one.name == name]

@@ -79,12 +79,12 @@ def answers(
     engine: SimulatedEngine, predictor: Predictor, cohort: Cohort, split: Split = "test"
 ) -> list[NDArray[np.float32]]:
     """Class probabilities of what these clients hold, their own models among those that answer."""
-    return engine.predict(engine._resolved(predictor, cohort.ids), cohort.features(split))
+    return engine.predict(engine.resolved(predictor, cohort.ids), cohort.features(split))
 
 
 def answering(engine: SimulatedEngine, predictor: Predictor, cohort: Cohort) -> Stack:
     """The one model that each of these clients answers with."""
-    found = engine._resolved(predictor, cohort.ids)
+    found = engine.resolved(predictor, cohort.ids)
     assert (np.sort(found.weights, axis=1)[:, :-1] == 0).all()
     return found.stack.take(found.weights.argmax(axis=1))
 

@@ -306,7 +306,7 @@ def test_local_models_stay_apart(federation: Federation, engine: SimulatedEngine
     assert sum(history[0].up.values()) == 0
     assert algorithm.unseen(state, view.cohort(range(6)).features("test"), engine) is None
     two = view.cohort([1, 3])
-    answering = engine._resolved(algorithm.known(state, two, engine), two.ids)
+    answering = engine.resolved(algorithm.known(state, two, engine), two.ids)
     np.testing.assert_array_equal(answering.weights, [[1, 0, 0], [0, 1, 0]])
     for name, tensor in held.models["personal"].tensors.items():
         assert torch.equal(answering.stack.tensors[name][:2], tensor[[1, 3]])

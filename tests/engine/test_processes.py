@@ -5,6 +5,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import numpy as np
 import pytest
@@ -142,7 +143,7 @@ def test_rules_with_two_parameter_sets_and_extras(federation: Federation) -> Non
 def test_a_whole_run_has_the_same_bits(tmp_path: Path) -> None:
     import fedflux
 
-    options = {
+    options: dict[str, Any] = {
         "dataset": "digits",
         "shift": "px",
         "rounds": 5,

@@ -38,7 +38,7 @@ def _marked(name: str) -> Any:
 
 def _compare(name: str, options: dict[str, Any], folder: Path) -> None:
     how = {"preset": "0.1", **options, "engine": "loop", "device": "cpu", "out": str(folder), "store": "none"}
-    found = fedflux.run(**how)
+    found = fedflux.run(**how).to_dict()
     faults = [_fault(found, one["runs"][name], None if HERE else _one_example(options)) for one in HERE or RECORDED]
     assert None in faults, faults
 

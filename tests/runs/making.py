@@ -41,7 +41,7 @@ def _joined(clients: Sequence[Client]) -> tuple[NDArray[Any], ...]:
 def run_npz(data: Path, out: Path, **options: Any) -> dict[str, Any]:
     """A short run on an .npz file, clustered in the second of three rounds."""
     settings = {"shift": "none", "rounds": 3, "cluster_round": 2, "device": "cpu"}
-    return fedflux.run(dataset="npz", data_dir=data, out=out, **{**settings, **options})
+    return fedflux.run(dataset="npz", data_dir=data, out=out, **{**settings, **options}).to_dict()
 
 
 def read_json(path: Path) -> Any:

@@ -24,7 +24,7 @@ ALGORITHMS = ("flux", "flux-prior", "oracle", "fedavg", "local")
 
 
 def run(folder: Path, **options: Any) -> dict[str, Any]:
-    return fedflux.run(**{**SETTINGS, "out": folder, **options})
+    return fedflux.run(**{**SETTINGS, "out": folder, **options}).to_dict()
 
 
 def left(folder: Path) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def cohorts(federation: Federation, config: RunConfig) -> list[Cohort]:
 
 
 def run(out: Path, **options: Any) -> dict[str, Any]:
-    return fedflux.run(**{**SHORT, **options}, out=out)
+    return fedflux.run(**{**SHORT, **options}, out=out).to_dict()
 
 
 def arrays(path: Path) -> dict[str, NDArray[Any]]:

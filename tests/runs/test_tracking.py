@@ -28,7 +28,7 @@ def interrupted(folder: Path, track: str) -> dict[str, Any]:
         stop_at(patch, 3)
         with pytest.raises(KeyboardInterrupt):
             fedflux.run(**SHORT, out=folder, track=track)
-    return fedflux.run(out=folder, resume=True)
+    return fedflux.run(out=folder, resume=True).to_dict()
 
 
 def test_tensorboard(tmp_path: Path) -> None:

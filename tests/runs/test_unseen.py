@@ -36,7 +36,7 @@ SETTINGS: dict[str, Any] = {
 
 
 def run(folder: Path, **options: Any) -> dict[str, Any]:
-    return fedflux.run(**{**SETTINGS, "out": folder, "store": "none", **options})
+    return fedflux.run(**{**SETTINGS, "out": folder, "store": "none", **options}).to_dict()
 
 
 @pytest.fixture(scope="module")

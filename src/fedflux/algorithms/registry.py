@@ -5,11 +5,12 @@ not installed.
 """
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from fedflux.algorithms.base import Algorithm, Settings
 from fedflux.errors import FedfluxError, unknown
-from fedflux.plugins import find, offered, source_digest
+from fedflux.plugins import find, hand_in, offered, path_of, source_digest
 
 C = TypeVar("C", bound=type)
 GROUP = "fedflux.algorithms"
@@ -47,6 +48,40 @@ def find_algorithm(name: str) -> type[Algorithm[Any]]:
     return kind
 
 
+@dataclass(frozen=True)
+class _Given:
+    """A method that was handed in as an object: its settings are filled in, the rest of it stays."""
+
+    instance: Any
+
+    def make(self, settings: Settings) -> Algorithm[Any]:
+        """The same method with these settings."""
+        made: Algorithm[Any] = replace(self.instance, settings=settings)
+        return made
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.instance, name)
+
+
+def name_of(method: object) -> str:
+    """The name under which a run finds a method: its own, or that of a class or object that is handed in."""
+    if isinstance(method, str):
+        return method
+    if isinstance(method, type):
+        name = next((name for name, kind in ALGORITHMS.items() if kind is method), path_of(method))
+        return name if is_ours(name) else hand_in(GROUP, name, method)
+    if not is_dataclass(method) or "settings" not in {one.name for one in fields(method)}:
+        kind = type(method).__name__
+        raise FedfluxError(f"algorithm: {kind} is no method; give a name, a class, or a dataclass with settings")
+    own = _own_fields(method)
+    words = ", ".join(f"{key}={value!r}" for key, value in own.items())
+    return hand_in(GROUP, f"{path_of(type(method))}{f'({words})' if words else ''}", _Given(method))
+
+
+def _own_fields(method: Any) -> dict[str, Any]:
+    return {one.name: getattr(method, one.name) for one in fields(method) if one.name != "settings"}
+
+
 def is_offered(name: str) -> bool:
     """Whether a package, or the place that the name gives, has a method of that name."""
     return ":" in name or name in offered(GROUP)
@@ -59,7 +94,10 @@ def is_ours(name: str) -> bool:
 
 def algorithm_digest(name: str) -> str | None:
     """The digest of the source of a method that is not ours: its numbers follow from it."""
-    return None if is_ours(name) else source_digest(find_algorithm(name))
+    if is_ours(name):
+        return None
+    found: Any = find_algorithm(name)
+    return source_digest(type(found.instance) if isinstance(found, _Given) else found)
 
 
 def runs_paper_baseline(name: str, settings_ask: bool) -> bool:

@@ -10,7 +10,6 @@ from typing import Annotated, Any, NoReturn
 
 import typer
 
-from fedflux import __version__
 from fedflux.algorithms import ALGORITHMS, READS
 from fedflux.cli import display, display_fidelity
 from fedflux.cli.doctor import examine
@@ -36,6 +35,7 @@ from fedflux.studies.fidelity import fidelity as run_fidelity
 from fedflux.studies.grid import comparison, names, numbers
 from fedflux.studies.recluster import recluster
 from fedflux.studies.report import write_report
+from fedflux.version import __version__
 
 app = typer.Typer(
     help="Clustered federated learning under distribution shift.",

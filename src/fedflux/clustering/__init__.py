@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.base import clone
 from sklearn.cluster import HDBSCAN, AgglomerativeClustering, KMeans
 from sklearn.neighbors import NearestNeighbors
 
@@ -24,7 +25,7 @@ from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import EXACT
 from fedflux.errors import FedfluxError, unknown
 from fedflux.placement import Placement
-from fedflux.plugins import find
+from fedflux.plugins import find, hand_in, path_of, source_digest
 
 __all__ = [
     "CLUSTERERS",
@@ -95,7 +96,26 @@ def find_clusterer(name: str) -> Callable[[Clusterer], Any]:
     found = find(GROUP, name, "clusterer")
     if found is None:
         raise unknown("clusterer", name, CLUSTERERS)
-    return lambda how: found()
+    return lambda how: found() if isinstance(found, type) else clone(found)
+
+
+def name_of_clusterer(clusterer: object) -> str:
+    """The name under which a run finds a clusterer: its own, or that of an estimator that is handed in."""
+    if isinstance(clusterer, str):
+        return clusterer
+    kind = clusterer if isinstance(clusterer, type) else type(clusterer)
+    if not hasattr(kind, "fit"):
+        raise FedfluxError(f"clusterer: {kind.__name__} is none; give a name, or a scikit-learn estimator with fit")
+    own = "" if isinstance(clusterer, type) else " ".join(repr(clusterer).split()).removeprefix(kind.__name__)
+    return hand_in(GROUP, f"{path_of(kind)}{'' if own == '()' else own}", clusterer)
+
+
+def clusterer_digest(name: str) -> str | None:
+    """The digest of the source of a clusterer that is not ours: clusters follow from it."""
+    if name in CLUSTERERS:
+        return None
+    found = find(GROUP, name, "clusterer")
+    return source_digest(found if isinstance(found, type) or not hasattr(found, "fit") else type(found))
 
 
 @dataclass(frozen=True, eq=False)

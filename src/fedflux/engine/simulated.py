@@ -126,13 +126,13 @@ class SimulatedEngine:
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> Scores:
         """Accuracy of every member with each predictor."""
-        return Scores(self.backend.evaluate([self._resolved(one, cohort.ids) for one in predictors], cohort, split))
+        return Scores(self.backend.evaluate([self.resolved(one, cohort.ids) for one in predictors], cohort, split))
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of images: for whoever holds them, never for a server."""
         return self.backend.predict(predictor, features)
 
-    def _resolved(self, predictor: Predictor, clients: Sequence[int]) -> Predictor:
+    def resolved(self, predictor: Predictor, clients: Sequence[int]) -> Predictor:
         """The same answers from one stack: clients' own models in front, and blends made."""
         if not predictor.slots:
             return predictor

@@ -1,20 +1,79 @@
 """One run from Python, on a federation that is handed in or on a dataset by its name."""
 
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
+from tqdm.auto import tqdm
+
+from fedflux.algorithms.registry import name_of
+from fedflux.clustering import name_of_clusterer
 from fedflux.data import Federation
+from fedflux.library.result import Result
 from fedflux.models import OwnModel
 from fedflux.runs.config import make_config, warn_unread
+from fedflux.runs.metrics import Metrics
 from fedflux.runs.runner import run_config
+from fedflux.runs.session import Listener, Progress
 
 
-def run(federation: Federation | None = None, *, model: object = None, **options: Any) -> dict[str, Any]:
+def run(
+    federation: Federation | None = None,
+    *,
+    model: object = None,
+    algorithm: object = None,
+    clusterer: object = None,
+    on_round: Listener | Sequence[Listener] = (),
+    metrics: Metrics | None = None,
+    progress: bool | None = None,
+    out: str | Path | None = None,
+    **options: Any,
+) -> Result:
     """Train one algorithm on one federation; see `fedflux.run`."""
     own = None if model is None or isinstance(model, str) else OwnModel.of(model)
-    name = model if own is None else own.name
-    dataset = None if federation is None else federation.dataset
-    if federation is not None:
-        options = {"dataset": "npz", **options}
-    config = make_config({**options, "model": name})
+    requested = {
+        **({} if federation is None else {"dataset": "npz"}),
+        **options,
+        "model": model if own is None else own.name,
+        "algorithm": None if algorithm is None else name_of(algorithm),
+        "clusterer": None if clusterer is None else name_of_clusterer(clusterer),
+    }
+    keeper = None
+    if out is None:
+        keeper = TemporaryDirectory(prefix="fedflux-")
+        out = Path(keeper.name) / "run"
+        requested = {"store": "none", **requested}
+    config = make_config({**requested, "out": str(out)})
     warn_unread(config, stacklevel=4)
-    return run_config(config, None, dataset, model=own)
+    dataset = None if federation is None else federation.dataset
+    listeners = [on_round] if callable(on_round) else list(on_round)
+    with bar_of(config.rounds, config.algorithm, progress) as show:
+        found = run_config(config, _all_of([show, *listeners]), dataset, model=own, metrics=metrics)
+    return Result(found, Path(out), keeper)
+
+
+def _all_of(listeners: Sequence[Listener]) -> Listener:
+    """Everybody hears of every round; one that has seen enough ends the run."""
+
+    def tell(progress: Progress) -> bool:
+        answers = [listener(progress) for listener in listeners]  # each is told, whatever another says
+        return True in answers
+
+    return tell
+
+
+@contextmanager
+def bar_of(rounds: int, what: str, wanted: bool | None) -> Iterator[Callable[[Progress], None]]:
+    """A progress bar: in a terminal or a notebook, unless `wanted` says always or never."""
+    with tqdm(
+        total=rounds, desc=what, unit="round", disable=None if wanted is None else not wanted, leave=False
+    ) as bar:
+
+        def show(progress: Progress) -> None:
+            bar.update(progress.round - bar.n)
+            clusters = "cluster" if progress.clusters == 1 else "clusters"
+            bar.set_postfix_str(f"{progress.accuracy:.1f} %, {progress.clusters} {clusters}")
+
+        yield show

@@ -44,6 +44,16 @@ class OwnModel:
         name = str(getattr(thing, "__qualname__", kind))
         return OwnModel(Factory(thing), name, source_of(thing), importable(thing))
 
+    @property
+    def code(self) -> dict[str, str | None]:
+        """Where its code lies, None where nobody finds it by a path, and a digest of how it is written."""
+        if isinstance(self.make, Copies):
+            return {"path": None, "source": source_of(type(self.make.module))}
+        assert isinstance(self.make, Factory)
+        thing = self.make.thing
+        named = self.travels and "." not in thing.__qualname__
+        return {"path": f"{thing.__module__}:{thing.__qualname__}" if named else None, "source": source_of(thing)}
+
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled only towards workers of the same machine, and only where they can make it."""
         if not self.travels:

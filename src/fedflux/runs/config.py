@@ -14,6 +14,7 @@ from fedflux.clustering.settings import with_kmeans
 from fedflux.data import Partition
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import shift_parts
+from fedflux.data.sources import find_source
 from fedflux.descriptors.privacy.accounting import Privacy, opendp
 from fedflux.engine import Training
 from fedflux.errors import FedfluxError, unknown
@@ -174,6 +175,16 @@ def _begun(given: Mapping[str, Any]) -> dict[str, Any]:
         return {}
     begun = read_object(Path(given["out"]) / "config.json") or {}
     return {key: value for key, value in begun.items() if key in SETTINGS and key != "out"}
+
+
+def config_of(begun: Mapping[str, Any]) -> RunConfig:
+    """The settings that a run was made with, as its folder keeps them."""
+    kept = {key: SETTINGS[key].read(value) for key, value in begun.items() if key in SETTINGS}
+    try:
+        find_source(kept["dataset"])
+    except FedfluxError:  # its code is gone, and what was made of the data is still there
+        kept["dataset"] = "npz"
+    return RunConfig(**{**usual(*(kept.get(key) for key in ("dataset", "preset", "algorithm"))), **kept})
 
 
 def read_config_file(path: Path) -> dict[str, Any]:

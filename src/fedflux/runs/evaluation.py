@@ -15,6 +15,7 @@ from fedflux.data.shifts.patterns import shift_parts
 from fedflux.engine import Engine, Key, Predictor
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
+from fedflux.runs.metrics import Measured, Metrics
 from fedflux.runs.scores import client_scores, cluster_scores
 from fedflux.runs.verdict import variation_figures, verdict
 
@@ -43,6 +44,7 @@ def evaluate(
     on_part: Callable[[Cohort], None],
     work: RoundMetrics,
     unseen: Federation | None = None,
+    metrics: Metrics | None = None,
 ) -> Evaluation:
     """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
 
@@ -55,6 +57,7 @@ def evaluate(
     count = len(everyone.federation)
     known, test, kept = np.full(count, np.nan), np.full(count, np.nan), np.zeros(count, dtype=np.int64)
     placed: list[tuple[Cohort, Placement]] = []
+    measured = None if metrics is None else Measured.of(metrics, engine, count)
     for part in asked_in_parts(everyone, config):
         ids = list(part.ids)
         own = algorithm.known(state, part, engine)
@@ -64,6 +67,8 @@ def evaluate(
                 own, kept[ids] = finetune(own, part, engine, config.settings().training, config.finetune, last)
                 work.count(part, training=config.finetune)
             known[ids] = engine.evaluate([own], part, "test").values[0]
+            if measured is not None:
+                measured.add("known", own, part)
             engine.hand_out(own, part)
             if count > LISTED:  # so many personal models are not kept
                 engine.drop_slot(part.ids, TUNED)
@@ -79,9 +84,13 @@ def evaluate(
                     answer = replace(predictor, weights=predictor.weights[others], placement=None)
                     test[list(rest.ids)] = engine.evaluate([answer], rest, "test").values[0]
                 placed += [] if predictor.placement is None else [(holders, predictor.placement)]
+                if measured is not None:
+                    measured.add("test", predictor, holders)
         on_part(part)
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
     scores = {**client_scores(known, "known"), **client_scores(test, "test"), **tuned}
+    if measured is not None:
+        scores["metrics"] = measured.by_name()
     clients, whole, said = placements(placed, "novel", "test_placements")
     return Evaluation({**scores, "worst": scores["known_worst"], **said}, clients, whole)
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from fedflux.algorithms import READS, make_algorithm
 from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
+from fedflux.clustering import clusterer_digest
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import shift_parts
 from fedflux.errors import FedfluxError
@@ -114,7 +115,7 @@ def revision(config: RunConfig) -> int:
 
 def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
     """One name for all runs that must give the same numbers: data, settings that count, the revisions of the
-    algorithm and the model, and the code of an algorithm that is not ours.
+    algorithm and the model, and the code of an algorithm or a clusterer that is not ours.
 
     `code` is the digest of a model that was handed in. `config` has its model and number of clients decided
     (`build_federation` does that).
@@ -126,7 +127,8 @@ def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
         once = config.privacy() is not None or config.algorithm == "flux-dynamic"  # who look once, when C(r) fires
         counts["cluster_round"] = _WRITTEN["trigger" if once else str(config.cluster_round)]
     revised = [[name, number] for (name, value), number in REVISED.items() if counts.get(name) == value]
-    return _digest([counts, checksum, revision(config), *of_model, *of_method, *revised])
+    of_clusterer = [digest] if config.reads("clusterer") and (digest := clusterer_digest(config.clusterer)) else []
+    return _digest([counts, checksum, revision(config), *of_model, *of_method, *of_clusterer, *revised])
 
 
 def _code_of_model(name: str) -> list[int | str]:

@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedflux import __version__
 from fedflux.algorithms import find_algorithm, make_algorithm
 from fedflux.algorithms.base import Averaging
 from fedflux.data import Federation, Population, populate
@@ -26,6 +25,7 @@ from fedflux.files import read_lines, read_object, write_json
 from fedflux.models import OwnModel
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
+from fedflux.runs.metrics import Metrics
 from fedflux.runs.scaling import kept_scaling, warn_unscaled
 from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
 from fedflux.runs.storage.folder import (
@@ -39,8 +39,9 @@ from fedflux.runs.storage.folder import (
 )
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.runs.tracking import check_trackers
+from fedflux.version import __version__
 
-NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format", "unread"}
+NOT_NUMBERS = {*HOW_AND_WHERE, "command", "identity", "group", "label", "format", "unread", "model_code"}
 FORMAT = 2
 """Of run folders: a run goes on only with the version that knows its states."""
 
@@ -51,6 +52,7 @@ def run_config(
     dataset: Dataset | None = None,
     share: float = 1.0,
     model: OwnModel | None = None,
+    metrics: Metrics | None = None,
 ) -> dict[str, Any]:
     """Run, evaluate, save; the answer is what `fedflux run --json` prints.
 
@@ -58,10 +60,11 @@ def run_config(
     folder goes on after its last whole round, on the engine that began it, to the numbers of an uninterrupted run;
     a finished one is answered from disk. `dataset` saves loading it again; `share` is the part of a GPU that the run
     may take, where others run beside it. `model` is one that was handed in, under the name that the settings have.
+    A run that `on_round` ended early, by answering True, does not enter the store: no setting says that it would.
     """
     _free_device()  # of a run that failed: its traceback held on to it then
     try:
-        return _run(config, on_round, dataset, share, model)
+        return _run(config, on_round, dataset, share, model, metrics)
     finally:
         _free_device()
 
@@ -74,7 +77,12 @@ def _free_device() -> None:
 
 
 def _run(
-    config: RunConfig, on_round: Listener | None, dataset: Dataset | None, share: float, model: OwnModel | None
+    config: RunConfig,
+    on_round: Listener | None,
+    dataset: Dataset | None,
+    share: float,
+    model: OwnModel | None,
+    metrics: Metrics | None,
 ) -> dict[str, Any]:
     begin = perf_counter()
     check_trackers(config.track)
@@ -83,7 +91,7 @@ def _run(
     _check_clusters(config, federation)
     path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
     checksum, code = federation.dataset.checksum, None if model is None else model.digest
-    requested = _requested(config, identity(config, checksum, code), checksum)
+    requested = _requested(config, identity(config, checksum, code), checksum, model)
     begun = _begun(path, requested) if config.resume else None
     if begun is not None:
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
@@ -104,12 +112,12 @@ def _run(
                 federation = population.training
                 view = federation if algorithm.uses_truth else federation.blind()
                 session = Session(
-                    config, algorithm, engine, federation, view, folder, on_round, begin, population, found
+                    config, algorithm, engine, federation, view, folder, on_round, begin, population, found, metrics
                 )
                 result = session.to_the_end(state, begun)
             else:
                 record_finish(folder)
-            if store is not None:
+            if store is not None and not result.get("stopped_early"):
                 _enter(store, folder, begun, result)
     return result
 
@@ -167,7 +175,7 @@ def _enter(store: Store, folder: Path, begun: Mapping[str, Any], result: Mapping
         raise StoppedError(f"{words} (--resume tries again)") from error
 
 
-def _requested(config: RunConfig, identity: str, checksum: str | None) -> dict[str, Any]:
+def _requested(config: RunConfig, identity: str, checksum: str | None, model: OwnModel | None = None) -> dict[str, Any]:
     """What config.json holds: the settings in force, and which run that makes it."""
     settings = {key: value for key, value in asdict(config).items() if key != "resume"}
     return {
@@ -180,6 +188,7 @@ def _requested(config: RunConfig, identity: str, checksum: str | None) -> dict[s
         "group": group(config, checksum or "nodes"),
         "label": label(config),
         "unread": unread(config.given(), config),
+        **({} if model is None else {"model_code": model.code}),
     }
 
 

@@ -15,17 +15,18 @@ from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
 from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine, Stack
-from fedflux.files import jsonable, write_json, write_npz, written_whole
+from fedflux.files import as_json, jsonable, write_bytes, write_npz, written_whole
 from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, told_of_clusters
+from fedflux.runs.metrics import Metrics
 from fedflux.runs.privacy_report import privacy_report
-from fedflux.runs.samples import keeps_samples, sample_images
 from fedflux.runs.scaling import FoundScaling
 from fedflux.runs.storage.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.runs.storage.folder import (
     CHECKPOINTS,
     DESCRIPTOR_FILE,
+    KEPT_AS_WRITTEN,
     MODEL_FILES,
     PERSONAL_FILE,
     PLACEMENTS_FILE,
@@ -35,6 +36,8 @@ from fedflux.runs.storage.folder import (
     record_event,
     record_finish,
 )
+from fedflux.runs.storage.samples import keeps_samples, sample_images
+from fedflux.runs.storage.trained import Form, save_digests, save_trained
 from fedflux.runs.tracking import Several, make_tracker
 from fedflux.runs.unseen import evaluate_unseen
 from fedflux.streams import stream
@@ -51,9 +54,12 @@ class Progress:
     events: tuple[str, ...] = ()
     after: str = ""
     """What is done with a large federation after the last round, and how far it is."""
+    accuracies: tuple[float, ...] = ()
+    """The mean validation accuracy after each round so far, in percent."""
 
 
-Listener = Callable[[Progress], None]
+Listener = Callable[[Progress], object]
+"""What hears of each round; where it answers True, the run ends its training there."""
 
 
 class StoppedError(RuntimeError):
@@ -77,6 +83,8 @@ class Session:
     """The federation with the clients that are held out of training: they are met after it, without labels."""
     scaling: FoundScaling | None = None
     """How inputs are scaled, and what clients sent for it before the first round."""
+    metrics: Metrics | None = None
+    """What else to score answers by, of clients that live in this process."""
 
     def to_the_end(self, state: Any, begun: Mapping[str, Any]) -> dict[str, Any]:
         """From this state, or from the last whole round on; evaluate and save. Whatever stops it says what is kept."""
@@ -89,10 +97,9 @@ class Session:
                 record_event(self.folder, note)
             checkpoints.forget_after(point.round)
             log.go_back(point.log_bytes)
-            if notes:
-                self._tell(point.state, log, notes)
+            enough = bool(notes) and self._tell(point.state, log, notes)
             with make_tracker(self.config.track, self.folder, begun, point.round, self._record) as tracker:
-                state = self._rounds(point, log, checkpoints, tracker)
+                state = point.state if enough else self._rounds(point, log, checkpoints, tracker)
                 result = self._finish(state, log.records, point.seconds, begun)
                 tracker.finish(result)
         except OSError as error:
@@ -129,7 +136,8 @@ class Session:
             kept, memory = self.engine.kept(), self.engine.remember()
             checkpoints.save(Checkpoint(round, state, kept, memory, seconds, log.size), log.digest())
             faults = tracker.round(log.records[-1])
-            self._tell(state, log, [*metrics.events, *faults])
+            if self._tell(state, log, [*metrics.events, *faults]):
+                break
         return state
 
     def _cohort(self, round: int) -> Cohort:
@@ -146,9 +154,11 @@ class Session:
     def _record(self, words: str) -> None:
         record_event(self.folder, words)
 
-    def _tell(self, state: Any, log: RoundLog, events: Sequence[str]) -> None:
-        if self.on_round:
-            self.on_round(self._progress(state, log.records, tuple(events)))
+    def _tell(self, state: Any, log: RoundLog, events: Sequence[str]) -> bool:
+        """Say how far the run is; True where whoever hears it has seen enough."""
+        if self.on_round is None:
+            return False
+        return self.on_round(self._progress(state, log.records, tuple(events))) is True
 
     def _tell_after(self, state: Any, records: list[dict[str, Any]], words: str, part: Cohort) -> None:
         """How far the work on everyone is, where it takes more than one part."""
@@ -180,7 +190,7 @@ class Session:
         tell = partial(self._tell_after, state, records, "testing")
         work = RoundMetrics()
         config = replace(self.config, finetune=self._tuning(costly, len(everyone)), passes=None)
-        found = evaluate(config, self.algorithm, state, everyone, self.engine, tell, work, unseen)
+        found = evaluate(config, self.algorithm, state, everyone, self.engine, tell, work, unseen, self.metrics)
         held_out = evaluate_unseen(self.config, self.algorithm, state, self.population, last, self.engine)
         given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
         costly = [*costly, _record(len(records), work), _record(0, self._asked_before())]
@@ -197,6 +207,7 @@ class Session:
             **costs(costly),
             "seconds_evaluation": perf_counter() - begin,
             "rounds": records[-1]["round"],
+            "stopped_early": self.config.until is None and records[-1]["round"] < self.config.rounds,
             "seconds": spent + perf_counter() - self.begin,
             "engine": self.engine.name,
             "device": self.engine.device,
@@ -284,14 +295,19 @@ class Session:
             if federation.truth is not None:
                 arrays["truth"] = federation.truth[described.clients]
             write_npz(self.folder / DESCRIPTOR_FILE, arrays)
-        if simulated and keeps_samples(self.config):
+        if simulated and federation.dataset.holds_images and keeps_samples(self.config):
             write_npz(self.folder / SAMPLES_FILE, sample_images(federation, self.algorithm.assignment(state)))
         for name, models in self.algorithm.models(state).items():
             self._save_models(MODEL_FILES.get(name, f"{name}.safetensors"), models)
         kept = self.engine.kept()
-        for slot, models in kept.models.items():
-            self._save_models(PERSONAL_FILE.format(slot=slot), models, kept.clients[slot].tolist())
-        write_json(self.folder / RESULT_FILE, result)
+        personal = [PERSONAL_FILE.format(slot=slot) for slot in kept.models]
+        for name, (slot, models) in zip(personal, kept.models.items(), strict=True):
+            self._save_models(name, models, kept.clients[slot].tolist())
+        scaling = federation.dataset.scaling
+        save_trained(self.folder, state, self.algorithm.states, Form.of(federation, scaling))
+        content = as_json(result)
+        save_digests(self.folder, [*KEPT_AS_WRITTEN, *personal], content)
+        write_bytes(self.folder / RESULT_FILE, content)
         record_finish(self.folder)
 
     def _save_models(self, name: str, models: Stack, clients: Sequence[int] | None = None) -> None:
@@ -300,14 +316,15 @@ class Session:
             handle.write(save({key: tensor.contiguous().cpu() for key, tensor in models.tensors.items()}, told))
 
     def _progress(self, state: Any, records: list[dict[str, Any]], events: tuple[str, ...]) -> Progress:
-        scores = [score for score in records[-1]["validation"].values() if score is not None] if records else []
+        accuracies = tuple(_mean_validation(record) for record in records)
         labels = self.algorithm.assignment(state)
         return Progress(
             round=len(records),
             rounds=self.config.rounds,
-            accuracy=float(np.mean(scores)) if scores else float("nan"),
+            accuracy=accuracies[-1] if accuracies else float("nan"),
             clusters=len(np.unique(labels[labels >= 0])) or 1,
             events=events,
+            accuracies=accuracies,
         )
 
 
@@ -328,6 +345,12 @@ def _resumed(round: int, ran_on: Mapping[str, Any]) -> list[str]:
     if before not in (None, now):
         notes.append(f"begun with torch {before}, going on with {now}: the last digits may differ")
     return notes
+
+
+def _mean_validation(record: Mapping[str, Any]) -> float:
+    """The mean validation accuracy of those who took part in a round; NaN where nobody has a validation part."""
+    scores = [score for score in record["validation"].values() if score is not None]
+    return float(np.mean(scores)) if scores else float("nan")
 
 
 def _record(round: int, metrics: RoundMetrics) -> dict[str, Any]:

@@ -44,7 +44,12 @@ def finetune(
         better = better[np.isin(ids[better], copied)]
         scores[better], kept[better] = found[better], epoch
     engine.drop_slot(cohort.ids, CANDIDATE)
-    return _kept_in(own, TUNED, kept > 0), kept
+    return tuned(own, kept > 0), kept
+
+
+def tuned(own: Predictor, has_one: NDArray[np.bool_]) -> Predictor:
+    """What clients answer with after fine-tuning, those of them that have a fine-tuned model."""
+    return _kept_in(own, TUNED, has_one)
 
 
 def _kept_in(own: Predictor, slot: str, has_one: NDArray[np.bool_]) -> Predictor:

@@ -138,6 +138,21 @@ def _visible(folder: Path, wanted: Callable[[Path], bool]) -> list[Path]:
     return sorted(path for path in folder.iterdir() if not path.name.startswith(".") and wanted(path))
 
 
+def images_below(root: Path, shape: tuple[int, ...]) -> dict[str, NDArray[np.uint8]]:
+    """The images of each folder below `root`, or of `root` itself, as (N, *shape), whatever form they have."""
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise FedfluxError(f"{root} is a folder of images, but models were trained on inputs of shape {shape}")
+    folders = [folder for folder in _folders(root) if _images(folder)] or [root]
+    size, mode = (shape[2], shape[1]), "L" if shape[0] == 1 else "RGB"
+    found = {}
+    for folder in folders:
+        pixels = [_decode(path, mode, size) for path in _images(folder)]
+        if not pixels:
+            raise FedfluxError(f"{folder}: holds no image; give a folder of images, or of one such folder a client")
+        found[folder.name] = np.stack([one[None] if mode == "L" else one.transpose(2, 0, 1) for one in pixels])
+    return found
+
+
 def _pixels(paths: list[Path]) -> NDArray[np.uint8]:
     """All images as (N, channels, height, width): a first look at the headers settles the form, a second decodes."""
     forms = [_form(path) for path in paths]

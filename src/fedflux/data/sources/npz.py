@@ -24,7 +24,7 @@ Array = NDArray[np.generic]
 def load_npz(data_dir: Path | None = None) -> Dataset:
     """The dataset of an .npz file; `data_dir` is its path, or a folder that holds exactly one."""
     file = _file(data_dir)
-    arrays = _read(file)
+    arrays = read_arrays(file)
     _check_keys(file, arrays)
     train = Part(arrays["x"], arrays["y"], arrays.get("client"), arrays.get("group"), arrays.get("cluster"))
     test = None
@@ -71,7 +71,8 @@ def _file(data_dir: Path | None) -> Path:
     return files[0]
 
 
-def _read(file: Path) -> dict[str, Array]:
+def read_arrays(file: Path) -> dict[str, Array]:
+    """Every array of an .npz file by its name."""
     damaged = (BadZipFile, OSError, EOFError, ValueError, SyntaxError, RuntimeError, MemoryError, zlib.error)
     try:
         archive = np.load(file, allow_pickle=False)

@@ -266,3 +266,10 @@ def with_scale(dataset: Dataset, scale: Requested) -> Dataset:
         test=replace(dataset.test, x=test),
         scaling=chosen(scale, train),
     )
+
+
+def as_inputs(where: str, x: Array, scale: Requested) -> Array:
+    """Somebody's inputs as a dataset of that scaling would hold them."""
+    part = Part(x, None)
+    _check_lengths(where, part)
+    return _inputs(where, part, scale)

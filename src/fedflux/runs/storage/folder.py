@@ -37,12 +37,19 @@ MODEL_FILES = {"models": MODEL_FILE, "general": GENERAL_FILE, "trunk": TRUNK_FIL
 """What a method calls its models, and where they are kept."""
 PERSONAL_FILE = "personal-{slot}.safetensors"
 """Models that simulated clients keep to themselves, a row a client of `clients`."""
+TRAINED_FILE = "trained.json"
+TRAINED_TENSORS = "trained.safetensors"
+"""The last state: what answers for known and for new clients."""
+FILES_FILE = "files.json"
+"""The digests of all files of a finished run."""
 CHECKPOINTS = "checkpoints"
 MADE = (
     *(RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, ATTEMPTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, SCALING_FILE),
-    PLACEMENTS_FILE,
+    *(PLACEMENTS_FILE, TRAINED_FILE, TRAINED_TENSORS, FILES_FILE),
     *MODEL_FILES.values(),
 )
+KEPT_AS_WRITTEN = sorted({CONFIG_FILE, *MADE} - {RESULT_FILE, EVENTS_FILE, ATTEMPTS_FILE, FILES_FILE})
+"""What does not change any more once a run is finished, besides its result."""
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
 FINISHED = "finished"

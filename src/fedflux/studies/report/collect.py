@@ -5,7 +5,6 @@ from json import dumps
 from pathlib import Path
 from typing import Any, TypeVar
 
-from fedflux import __version__
 from fedflux.errors import FedfluxError
 from fedflux.runs.storage.folder import CONFIG_FILE, read_config
 from fedflux.studies.report.colours import FEW, MANY
@@ -13,6 +12,7 @@ from fedflux.studies.report.detail import Run, read_run, unfinished_detail
 from fedflux.studies.report.folders import Folder, distinct, find_folders
 from fedflux.studies.report.overview import overview
 from fedflux.studies.report.samples import all_samples
+from fedflux.version import __version__
 
 T = TypeVar("T")
 FAULTS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)

@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data import Federation
+from fedflux.data.sources import PIXELS
 from fedflux.runs.config import RunConfig
 
 CLIENTS = 24
@@ -14,15 +15,13 @@ PER_CLUSTER = 3
 """Clients shown of each cluster, one of every true cluster in it first."""
 CLASSES = 10
 """Images of a client, one a class."""
-OWN_DATA = ("npz", "folder")
-"""Datasets whose images are somebody's own."""
 
 
 def keeps_samples(config: RunConfig) -> bool:
     """Whether images go into the run's folder: of public datasets unless they are unwanted, of people's own data only
     if they are asked for.
     """
-    return config.samples == "keep" or (config.samples == "auto" and config.dataset not in OWN_DATA)
+    return config.samples == "keep" or (config.samples == "auto" and config.dataset in PIXELS)
 
 
 def sample_images(federation: Federation, assignment: NDArray[np.int64]) -> dict[str, NDArray[Any]]:

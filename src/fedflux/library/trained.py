@@ -1,0 +1,274 @@
+"""A trained federation, opened again: it places clients, predicts for them, and hands out anybody's model."""
+
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from os import PathLike
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedflux.algorithms import Algorithm, make_algorithm
+from fedflux.algorithms.base import grown
+from fedflux.algorithms.shared.finetune import TUNED, tuned
+from fedflux.data import Cohort
+from fedflux.data.scaling import Scaling
+from fedflux.engine import Predictor, SimulatedEngine, make_engine
+from fedflux.engine.modes import one_thread
+from fedflux.errors import FedfluxError, unknown
+from fedflux.files import read_object
+from fedflux.library.module import ClientModel
+from fedflux.library.newcomers import Newcomer, known_clients, meet, newcomer
+from fedflux.models import OwnModel, build_model
+from fedflux.placement import Placement
+from fedflux.plugins import import_named
+from fedflux.runs.config import RunConfig, config_of
+from fedflux.runs.storage.folder import (
+    CONFIG_FILE,
+    FILES_FILE,
+    RESULT_FILE,
+    TRAINED_FILE,
+    TRAINED_TENSORS,
+    read_config,
+)
+from fedflux.runs.storage.trained import Trained, check_digests, load_trained
+
+Probabilities = NDArray[np.float32]
+
+
+@dataclass(frozen=True, eq=False)
+class TrainedRun:
+    """A finished run that can be asked: `fedflux.load` makes one."""
+
+    path: Path
+    config: RunConfig
+    result: Mapping[str, Any]
+    _algorithm: Algorithm[Any]
+    _trained: Trained
+    _engine: SimulatedEngine
+    _model: str | OwnModel
+
+    def __repr__(self) -> str:
+        known = self.result.get("known")
+        score = "" if known is None else f", known {known:.1f}"
+        return f"TrainedRun({self.config.algorithm}, {len(self.clients)} clients{score}, {str(self.path)!r})"
+
+    @property
+    def clients(self) -> tuple[str, ...]:
+        """The names of the clients that trained."""
+        return self._trained.form.client_names
+
+    @property
+    def class_names(self) -> tuple[str, ...]:
+        """What the columns of predictions are called."""
+        return self._trained.form.class_names
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Of one input as clients have it."""
+        return self._trained.form.input_shape
+
+    @property
+    def input_type(self) -> torch.dtype:
+        """The kind of number that inputs are."""
+        form = self._trained.form
+        return torch.uint8 if form.kind == "u" else torch.int64 if form.kind == "i" else torch.float32
+
+    @property
+    def scaling(self) -> Scaling:
+        """What is done to inputs before models see them."""
+        return Scaling.from_plain(self._trained.form.scaling)
+
+    @property
+    def clusters(self) -> dict[str, int]:
+        """The cluster of every client that trained, −1 where it has none."""
+        return dict(zip(self.clients, self._algorithm.assignment(self._trained.state).tolist(), strict=True))
+
+    def assign(self, x: Any, y: Any = None, *, group: Any = None) -> Placement:
+        """Where new clients belong, from their inputs alone, or from labels, too, where they have some.
+
+        `x` are one client's inputs, or a mapping from names to inputs; `y` and `group` are then mappings, too.
+        """
+        placement = self._answer(self._meet(x, y, group))[1]
+        if placement is None:
+            raise FedfluxError(f"{self.config.algorithm} places nobody: it has no clusters; predict() answers")
+        return placement
+
+    def predict(
+        self, x: Any, y: Any = None, *, client: str | int | None = None, group: Any = None
+    ) -> "Probabilities | dict[str, Probabilities]":
+        """Probabilities of the classes, a row a record: of a new client's, or with `client` of a known one's.
+
+        With a mapping from names to inputs the answer is a mapping, too.
+        """
+        if client is not None:
+            if isinstance(x, Mapping) or y is not None:
+                raise FedfluxError("predict with client= takes one client's inputs, without labels")
+            brought = self._meet(x, None, group)
+            own = self._engine.resolved(*self._known(client))
+            return self._probabilities(own, brought)[0]
+        cohort = self._meet(x, y, group)
+        found = self._probabilities(self._answer(cohort)[0], cohort)
+        return dict(zip(_names(x), found, strict=True)) if isinstance(x, Mapping) else found[0]
+
+    def answer(self, x: Any, y: Any = None, *, group: Any = None) -> tuple[Placement | None, dict[str, Probabilities]]:
+        """Both at once: where new clients belong, None without clusters, and the predictions by name."""
+        cohort = self._meet(x, y, group)
+        predictor, placement = self._answer(cohort)
+        found = self._probabilities(predictor, cohort)
+        return placement, dict(zip(_names(x), found, strict=True))
+
+    def model(self, client: str | int) -> ClientModel:
+        """The model of a client that trained, fine-tuned where it was, as a module that takes raw inputs."""
+        return self._module(self._engine.resolved(*self._known(client)))
+
+    def model_for(self, x: Any, y: Any = None, *, group: Any = None) -> ClientModel:
+        """The model that a new client is given for these records."""
+        return self._module(self._answer(self._meet(x, y, group))[0])
+
+    def _meet(self, x: Any, y: Any, group: Any) -> Cohort:
+        return meet(_newcomers(x, y, group), self._trained.form, self._algorithm.uses_truth)
+
+    def _answer(self, cohort: Cohort) -> tuple[Predictor, Placement | None]:
+        """What new clients are given; those with labels are taken in as if they came late."""
+        labelled = [client for client in cohort if cohort.federation.size(client, "train")]
+        if labelled and len(labelled) < len(cohort):
+            raise FedfluxError("some of these clients have labels and some have none: ask for them apart")
+        with one_thread():
+            features = cohort.features("test")
+            unlabelled = self._algorithm.unseen(self._trained.state, features, self._engine)
+            if unlabelled is None:
+                raise FedfluxError(f"{self.config.algorithm} has no answer for clients that did not train with it")
+            if not labelled:
+                self._warn_blind_features()
+                return unlabelled, unlabelled.placement
+            state = grown(self._trained.state, len(cohort.federation))
+            state, _ = self._algorithm.complete(state, cohort, self._engine)
+            own = self._algorithm.known(state, cohort, self._engine)
+            if own is None:
+                raise FedfluxError(f"{self.config.algorithm} has no answer for clients with labels")
+            placed = None if unlabelled.placement is None else self._algorithm.assignment(state)[list(cohort.ids)]
+            return self._engine.resolved(own, cohort.ids), None if placed is None else _certain(placed, unlabelled)
+
+    def _warn_blind_features(self) -> None:
+        """Say where features cannot tell the clusters apart."""
+        if any("P(Y|X)" in pair["shift"] for pair in self.result.get("why") or ()):
+            words = (
+                "clusters of this run differ in P(Y|X), which features cannot show: give labels, or doubt the answer"
+            )
+            warnings.warn(words, stacklevel=4)
+
+    def _known(self, client: str | int) -> tuple[Predictor, Sequence[int]]:
+        number = self.number(client)
+        cohort = known_clients([number], self._trained.form)
+        own = self._algorithm.known(self._trained.state, cohort, self._engine)
+        if own is None:
+            raise FedfluxError(f"{self.config.algorithm} has no answer for clients that trained")
+        if TUNED in self._trained.kept.clients:
+            own = tuned(own, np.isin(cohort.ids, self._trained.kept.clients[TUNED]))
+        return own, cohort.ids
+
+    def number(self, client: str | int) -> int:
+        """The number of a client that trained, by its name or its number."""
+        if isinstance(client, str) and client in self.clients:
+            return self.clients.index(client)
+        if isinstance(client, int | np.integer) and 0 <= client < len(self.clients):
+            return int(client)
+        raise unknown("client", str(client), self.clients)
+
+    def _probabilities(self, predictor: Predictor, cohort: Cohort) -> list[Probabilities]:
+        with one_thread():
+            return self._engine.predict(predictor, cohort.features("test"))
+
+    def _module(self, predictor: Predictor) -> ClientModel:
+        if predictor.adaptation is not None:
+            words = "fits its model to every batch that it answers"
+            raise FedfluxError(f"{self.config.algorithm} {words}: no plain module does that; use predict()")
+        form, models = self._trained.form, []
+        used = np.flatnonzero(predictor.weights[0])
+        for row in used:
+            model = build_model(self._model, form.model_shape, form.classes, self.config.seed, 0, form.integers)
+            model.load_state_dict(predictor.stack.row(int(row)))
+            models.append(model)
+        return ClientModel(models, predictor.weights[0, used].tolist(), self.scaling, form.channels).eval()
+
+
+def load(path: str | PathLike[str], *, model: object = None) -> TrainedRun:
+    """Open a finished run. `model` is the class, function or module it was trained with, where it has no import path.
+
+    Every file is checked against the digest that the run wrote down: what was changed or cut off is refused by name.
+
+    >>> run = fedflux.load("runs/clinics")  # doctest: +SKIP
+    >>> run.assign(x_new).cluster, run.predict(x_new).argmax(axis=1)  # doctest: +SKIP
+    """
+    folder = Path(path)
+    begun = read_config(folder)
+    if begun is None:
+        raise FedfluxError(f"{folder} is no run folder, or its {CONFIG_FILE} is damaged")
+    if not (folder / FILES_FILE).exists() and not (folder / TRAINED_FILE).exists():
+        raise _without_state(folder, begun)
+    check_digests(folder, (CONFIG_FILE, RESULT_FILE, TRAINED_FILE, TRAINED_TENSORS))
+    result = read_object(folder / RESULT_FILE)
+    if result is None:
+        raise FedfluxError(f"{folder / RESULT_FILE} is damaged; run it again")
+    config = config_of(begun)
+    own = _model(folder, begun, model)
+    ran_on = begun["ran_on"]
+    cuda = str(ran_on["device"]).startswith("cuda") and torch.cuda.is_available()
+    device = ran_on["device"] if cuda else "cpu"
+    engine = "stacked" if ran_on["engine"] == "stacked" else "loop"
+    plain = make_algorithm(config.algorithm, config.settings())
+    trained = load_trained(folder, plain.states, device)
+    algorithm = make_algorithm(config.algorithm, config.settings(trained.form.true_clusters))
+    view = known_clients([0], trained.form).federation
+    made = make_engine(engine, own, view, config.seed, device, ran_on["precision"])
+    made.restore(trained.kept)
+    return TrainedRun(folder, config, result, algorithm, trained, made, own)
+
+
+def _without_state(folder: Path, begun: Mapping[str, Any]) -> FedfluxError:
+    version = begun.get("ran_on", {}).get("fedflux", "0.1")
+    if not (folder / RESULT_FILE).exists():
+        return FedfluxError(f"{folder} holds a run that is not finished: fedflux run --out {folder} --resume")
+    kept = "its result opens in fedflux report, its models lie in models.safetensors"
+    return FedfluxError(f"{folder} was made by fedflux {version}, which kept no state to place clients with; {kept}")
+
+
+def _model(folder: Path, begun: Mapping[str, Any], handed_in: object) -> str | OwnModel:
+    """The model that the run was trained with: by name, by where its code lies, or as it is handed in."""
+    name, code = str(begun["model"]), begun.get("model_code") or {}
+    if isinstance(handed_in, str) or (handed_in is None and not code):
+        return name if handed_in is None else str(handed_in)
+    if handed_in is None and code["path"] is None:
+        raise FedfluxError(f"{folder} was trained with model {name}, which has no import path: load(…, model={name})")
+    own = OwnModel.of(import_named(code["path"], "model") if handed_in is None else handed_in)
+    if code and own.code["source"] != code["source"]:
+        warnings.warn(f"{folder}: model {own.name} is written otherwise than when the run was made", stacklevel=3)
+    return own
+
+
+def _newcomers(x: Any, y: Any, group: Any) -> list[Newcomer]:
+    if not isinstance(x, Mapping):
+        return [newcomer("new", x, y, group)]
+    for what, told in (("y", y), ("group", group)):
+        if told is not None and (not isinstance(told, Mapping) or told.keys() != x.keys()):
+            raise FedfluxError(f"x is a mapping from names: give {what} as a mapping from the same names")
+    return [
+        newcomer(str(name), one, None if y is None else y[name], None if group is None else group[name])
+        for name, one in x.items()
+    ]
+
+
+def _names(x: Any) -> list[str]:
+    return [str(name) for name in x] if isinstance(x, Mapping) else ["new"]
+
+
+def _certain(cluster: NDArray[np.int64], unlabelled: Predictor) -> Placement:
+    """Placements of clients that were taken in by their labels."""
+    found = unlabelled.placement
+    assert found is not None
+    posterior = np.eye(found.posterior.shape[1])[cluster]
+    return replace(found, cluster=cluster, posterior=posterior, distances=None)
