@@ -7,9 +7,7 @@ def main() -> None:
     """Load the commands and run one."""
     try:
         from fedflux.cli.main import main as command
-        from fedflux.engine.allocator import keep_freed_memory
 
-        keep_freed_memory()
         command()
     except KeyboardInterrupt:
         print("fedflux: stopped", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""The one exception that means "the input is wrong": the command line prints it as one line and exits with 2."""
+"""What the command line answers with one line: bad input (status 2), and what stopped a run (status 1)."""
 
 from collections.abc import Iterable
 from difflib import get_close_matches
@@ -6,6 +6,10 @@ from difflib import get_close_matches
 
 class FedfluxError(ValueError):
     """Bad input: the message says what is wrong, where, and what would be right."""
+
+
+class StoppedError(RuntimeError):
+    """The run could not go on (a full disk, …); the message says what is kept."""
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> FedfluxError:

@@ -16,6 +16,7 @@ import pytest
 from tests.runs.making import make_client, read_json, save_clients, strict_json
 
 import fedflux
+from fedflux.cli import keeping
 from fedflux.cli import main as cli
 from fedflux.clustering import CLUSTERERS
 from fedflux.data.dataset import Dataset, Examples
@@ -292,7 +293,7 @@ def test_an_unexpected_failure_is_one_line_and_status_1(call: Call, monkeypatch:
     def broken(*_: Any) -> None:
         raise ZeroDivisionError("by\nnothing")
 
-    monkeypatch.setattr(cli, "recluster", broken)
+    monkeypatch.setattr(keeping, "recluster", broken)
     done = call("cluster", "run")
     assert (done.status, done.stdout) == (1, "")
     assert done.stderr == "fedflux: ZeroDivisionError: by nothing (FEDFLUX_DEBUG=1 shows where)\n"
@@ -304,7 +305,7 @@ def test_ctrl_c_is_130(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*_: Any) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(cli, "recluster", interrupt)
+    monkeypatch.setattr(keeping, "recluster", interrupt)
     done = call("cluster", "run")
     assert (done.status, done.stdout, done.stderr) == (130, "", "fedflux: stopped\n")
 

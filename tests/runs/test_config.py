@@ -10,6 +10,7 @@ import pytest
 import fedflux
 from fedflux.algorithms import ALGORITHMS
 from fedflux.cli import main as cli
+from fedflux.cli import running
 from fedflux.errors import FedfluxError
 from fedflux.runs import presets
 from fedflux.runs.config import (
@@ -225,7 +226,7 @@ def parsed(command: str, monkeypatch: pytest.MonkeyPatch) -> RunConfig:
         seen.append(settings)
         return {}
 
-    monkeypatch.setattr(cli, "run_config", note)
+    monkeypatch.setattr(running, "run_config", note)
     words = shlex.split(command)
     assert words[0] == "fedflux"
     cli.app([*words[1:], "--json"], standalone_mode=False)

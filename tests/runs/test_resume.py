@@ -11,9 +11,8 @@ import pytest
 from tests.runs.making import read_json, read_rounds
 
 import fedflux
-from fedflux.errors import FedfluxError
+from fedflux.errors import FedfluxError, StoppedError
 from fedflux.runs import session
-from fedflux.runs.session import StoppedError
 from fedflux.runs.storage.folder import BusyError, held
 from fedflux.studies.report import collect, without_timings
 

@@ -12,7 +12,7 @@ from tests.runs.making import make_client, read_json, read_rounds, run_npz, save
 import fedflux
 from fedflux.data import Cohort, Federation
 from fedflux.runs.config import RunConfig, make_config
-from fedflux.runs.runner import build_federation
+from fedflux.runs.runner import build_federation, run_config
 from fedflux.runs.session import cohort_of
 
 SHORT: dict[str, Any] = {"shift": "px", "level": 3, "clients": 6, "rounds": 4, "cluster_round": 2, "device": "cpu"}
@@ -74,11 +74,14 @@ def test_the_folder_is_complete_and_agrees_with_itself(first: dict[str, Any]) ->
         "config.json",
         "descriptors.npz",
         "events.jsonl",
+        "files.json",
         "models.safetensors",
         "result.json",
         "rounds.jsonl",
         "samples.npz",
         "scaling.json",
+        "trained.json",
+        "trained.safetensors",
         "trunk.safetensors",
     ]
     assert read_json(folder / "result.json") == first
@@ -184,7 +187,8 @@ def test_two_files_of_data_get_two_folders(tmp_path: Path, monkeypatch: pytest.M
     folders = set()
     for seed in (1, 2, 1):
         data = save_clients(tmp_path / f"{seed}.npz", [make_client(10 * seed + k, 6) for k in range(2)])
-        result = fedflux.run(dataset="npz", data_dir=data, shift="none", rounds=1, algorithm="fedavg", device="cpu")
+        named = {"dataset": "npz", "data_dir": data, "shift": "none", "rounds": 1, "algorithm": "fedavg"}
+        result = run_config(make_config({**named, "device": "cpu"}))
         folders.add(result["run_dir"])
     assert len(folders) == 2
 

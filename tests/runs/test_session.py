@@ -10,7 +10,7 @@ import pytest
 from tests.runs.making import read_rounds
 from tests.runs.test_resume import run, unfinished
 
-from fedflux.runs.session import StoppedError
+from fedflux.errors import StoppedError
 from fedflux.runs.storage.checkpoint import CheckpointFolder
 
 

@@ -20,14 +20,14 @@ from fedflux.data.sources import load
 from fedflux.data.sources.own import with_scale
 from fedflux.engine import DistantEngine, Engine, SimulatedEngine, Work, make_engine, place_of
 from fedflux.engine.modes import one_thread, torch_settings
-from fedflux.errors import FedfluxError
+from fedflux.errors import FedfluxError, StoppedError
 from fedflux.files import read_lines, read_object, write_json
 from fedflux.models import OwnModel
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.metrics import Metrics
 from fedflux.runs.scaling import kept_scaling, warn_unscaled
-from fedflux.runs.session import Listener, Session, StoppedError, cohort_size, recall
+from fedflux.runs.session import Listener, Session, cohort_size, recall
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
     RESULT_FILE,

@@ -15,6 +15,7 @@ from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
 from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine, Stack
+from fedflux.errors import StoppedError
 from fedflux.files import as_json, jsonable, write_bytes, write_npz, written_whole
 from fedflux.runs.config import RunConfig
 from fedflux.runs.evaluation import LISTED, cluster_figures, costs, evaluate, told_of_clusters
@@ -60,10 +61,6 @@ class Progress:
 
 Listener = Callable[[Progress], object]
 """What hears of each round; where it answers True, the run ends its training there."""
-
-
-class StoppedError(RuntimeError):
-    """The run could not go on (a full disk, …); the message says what is kept."""
 
 
 @dataclass(frozen=True)

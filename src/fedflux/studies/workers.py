@@ -16,10 +16,10 @@ from typing import Any, Literal
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
 from fedflux.engine.allocator import keep_freed_memory
-from fedflux.errors import FedfluxError
+from fedflux.errors import FedfluxError, StoppedError
 from fedflux.runs.config import RunConfig
 from fedflux.runs.runner import run_config
-from fedflux.runs.session import Progress, StoppedError
+from fedflux.runs.session import Progress
 from fedflux.runs.storage.folder import BusyError
 
 TRIES = 3

@@ -199,7 +199,7 @@ def _cause(process: BaseProcess) -> str:
 def _start_worker(prepare: Prepare) -> _Worker:
     """Workers are forked from a server that has imported torch and used nothing of it, which is quick and safe."""
     context = multiprocessing.get_context("forkserver")
-    known = [name for name in ("fedflux.cli.main",) if name in sys.modules]
+    known = [name for name in ("fedflux.cli.running",) if name in sys.modules]
     context.set_forkserver_preload(["torch", "fedflux.engine", *known])
     ours, theirs = context.Pipe()
     process = context.Process(target=_serve, args=(theirs, prepare), daemon=True)

@@ -1,0 +1,32 @@
+"""What people see of `fedflux predict`: where each new client belongs, and how sure that is."""
+
+from typing import Any
+
+from rich.markup import escape
+from rich.table import Table
+
+from fedflux.cli.display import show_line, stdout
+
+LISTED = 30
+"""Clients that are listed; the file has all."""
+
+
+def show_predictions(result: dict[str, Any]) -> None:
+    """A line a client."""
+    clients = result["clients"]
+    labelled = any(client["accuracy"] is not None for client in clients)
+    table = Table(title="new clients", title_justify="left")
+    table.add_column("client")
+    for column in ("records", "cluster", "how sure", "new", *(("accuracy",) if labelled else ())):
+        table.add_column(column, justify="right")
+    for client in clients[:LISTED]:
+        sure = "–" if client["posterior"] is None else f"{100 * max(client['posterior']):.0f} %"
+        novel = {None: "–", True: "like no cluster", False: "no"}[client["novel"]]
+        right = "–" if client["accuracy"] is None else f"{client['accuracy']:.1f} %"
+        cluster = "–" if client["cluster"] is None else str(client["cluster"])
+        cells = (str(client["records"]), cluster, sure, novel)
+        table.add_row(escape(client["name"]), *cells, *((right,) if labelled else ()))
+    stdout.print(table)
+    if len(clients) > LISTED:
+        show_line(f"and {len(clients) - LISTED} more clients")
+    show_line(f"predictions written to {result['path']}")
