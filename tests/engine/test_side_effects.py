@@ -117,7 +117,7 @@ def test_workers_of_a_comparison_tune_malloc_and_their_parent_does_not(fresh: Fr
 
 @needs_glibc
 def test_the_command_line_tunes_malloc(fresh: Fresh) -> None:
-    own, out, tuned = fresh("-m", "fedflux", "--help")
+    own, out, tuned = fresh("-m", "fedflux", "run", "--help")
     assert "Usage" in out
     assert tuned == {own}
 
