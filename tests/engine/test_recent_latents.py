@@ -2,8 +2,8 @@
 
 import torch
 
-from fedflux.engine import recent_latents as recent
-from fedflux.engine.recent_latents import RecentLatents
+from fedflux.engine.kernels import recent_latents as recent
+from fedflux.engine.kernels.recent_latents import RecentLatents
 
 
 def test_known_by_images_and_parameters() -> None:

@@ -1,7 +1,6 @@
 """The reference engine: clients one after another in this process, simple enough to trust."""
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TypeVar
 
 import numpy as np
@@ -13,18 +12,14 @@ from torch.nn.functional import cross_entropy
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.kernels.chain import ChainTrainer
-from fedflux.engine.kernels.functional import Functional
-from fedflux.engine.kernels.fused import with_fused_layers
-from fedflux.engine.kernels.normalisation import Normalisation
-from fedflux.engine.modes import EvaluationMode
+from fedflux.engine.kernels.operations import ModuleOperations
+from fedflux.engine.kernels.recent_latents import RecentLatents
 from fedflux.engine.predictor import Adaptation, Predictor
-from fedflux.engine.recent_latents import RecentLatents
 from fedflux.engine.recipe import Recipe
-from fedflux.engine.rules import Batch, Extras, Loss, LossRule, Rule
+from fedflux.engine.rules import Batch, Extras, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
 from fedflux.models.depth import head_names
-from fedflux.streams import stream_seed
 
 T = TypeVar("T")
 Outputs = tuple[int, int, int]
@@ -33,7 +28,7 @@ EVALUATION_BATCH = {"cpu": 64, "cuda": 512}
 """Examples run at once: on a CPU so few that what a layer leaves stays in a core's cache for the next."""
 
 
-class LoopEngine:
+class LoopEngine(ModuleOperations):
     """Trains and evaluates clients one by one on one device."""
 
     name = "loop"
@@ -45,16 +40,9 @@ class LoopEngine:
         precision: str = "fp32",
         pixels: tuple[float, float] | None = (0.5, 0.5),
     ) -> None:
-        self.device = device
-        self.precision = precision
-        self._pixels = pixels
-        self._model = self._prepared(model).to(device)
-        self._functional = Functional(self._model)
-        self.trained_names = frozenset(name for name, p in model.named_parameters() if p.requires_grad)
+        super().__init__(model, device, precision, pixels)
         self._has_batch_norm = has_batch_norm(model)
         self._chain = ChainTrainer.of(model) if self.device == "cpu" and self.precision != "bf16" else None
-        self._normalisation = Normalisation(self._model)
-        self._dtype = next(iter(model.parameters())).dtype
         self._initial = Stack.of(self._model)
         self._recent = RecentLatents()
         self.recipe: Recipe | None = None
@@ -65,10 +53,6 @@ class LoopEngine:
     def head_names(self) -> frozenset[str]:
         """The tensors of the last layer: of a forward pass where the images' shape is known, else of the module."""
         return self._registered_head if self.recipe is None else self.recipe.head_names
-
-    def _prepared(self, model: nn.Module) -> nn.Module:
-        """The model in the form that is fastest here: on a CPU, runs of layers as one."""
-        return with_fused_layers(model) if self.device == "cpu" and self.precision != "bf16" else model
 
     def initial(self, count: int = 1) -> Stack:
         """Models as they are built: the first is everyone's, the others are drawn apart from it."""
@@ -265,68 +249,6 @@ class LoopEngine:
         size = size or EVALUATION_BATCH[torch.device(self.device).type]
         for begin in range(0, len(data.x), size):
             yield begin, self._images(data.x[begin : begin + size].to(self.device))
-
-    def _images(self, x: Tensor) -> Tensor:
-        """Standardised pixels, in the precision of the parameters; other inputs come scaled, and token ids stay."""
-        if self._pixels is None:
-            return x.to(self._dtype) if x.is_floating_point() else x
-        mean, deviation = self._pixels
-        if x.dtype == torch.uint8:
-            return x.to(self._dtype).div_(255).sub_(mean).div_(deviation)
-        return (x.to(self._dtype) - mean) / deviation
-
-    def apply(self, params: Parameters, x: Tensor) -> Tensor:
-        """Logits under these parameters and buffers."""
-        with self._autocast():
-            return self._functional.forward(params, x).to(self._dtype)
-
-    def trained(self, params: Parameters) -> Parameters:
-        """The tensors that training changes."""
-        return {name: tensor for name, tensor in params.items() if name in self.trained_names}
-
-    def gradient(self, loss: Loss, at: Parameters) -> Parameters:
-        """d loss / d at, by ordinary backpropagation."""
-        leaves = {name: tensor.detach().requires_grad_() for name, tensor in at.items()}
-        with torch.enable_grad(), self._normalisation.differentiable(at):
-            found = torch.autograd.grad(loss(leaves), list(leaves.values()))
-        return dict(zip(leaves, found, strict=True))
-
-    def statistics(self, params: Parameters, x: Tensor) -> Parameters:
-        """Mean and unbiased variance of what each BatchNorm layer meets; empty where there is none."""
-        if not self._normalisation.layers:
-            return {}
-        with torch.no_grad(), self._normalisation.caught() as met:
-            self.apply(dict(params), x)
-        return met
-
-    def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
-        """left + factor · right, all tensors in one call."""
-        sums = torch._foreach_add(list(left.values()), [right[name] for name in left], alpha=factor)
-        return dict(zip(left, sums, strict=True))
-
-    def _encode(self, params: Parameters, x: Tensor) -> Tensor:
-        with self._autocast():
-            return self._functional.encode(params, x).to(self._dtype)
-
-    def _autocast(self) -> AbstractContextManager[object]:
-        if self.precision != "bf16":
-            return nullcontext()
-        return torch.autocast(torch.device(self.device).type, dtype=torch.bfloat16)
-
-    @contextmanager
-    def _random_layers(self, key: Key, client: int) -> Iterator[None]:
-        """Layers that draw (dropout) draw the same wherever and after whomever the client is trained."""
-        devices = [self.device] if self.device.startswith("cuda") else []
-        with torch.random.fork_rng(devices=devices):
-            seed = stream_seed(key.seed, "random layers", key.round, client)
-            if devices:
-                torch.manual_seed(seed)
-            else:  # the same draws, without telling all kinds of devices, which takes a millisecond
-                torch.default_generator.manual_seed(seed)
-            yield
-
-    def _evaluating(self) -> EvaluationMode:
-        return EvaluationMode(self._model)
 
 
 def _own(params: Parameters) -> Parameters:

@@ -1,1 +1,1 @@
-"""Fused layers, and chains of layers trained without autograd."""
+"""What single models are run with: fused layers, chains trained without autograd, a module as plain operations."""
