@@ -10,8 +10,9 @@ from tests.runs.making import read_json, read_rounds
 
 from fedflux.data import Federation, Labelled, Split
 from fedflux.data import cohort as cohort_module
-from fedflux.runs import evaluation, session
+from fedflux.runs import evaluation
 from fedflux.runs.config import make_config
+from fedflux.runs.ending import finish
 from fedflux.runs.runner import build_federation, run_config
 from fedflux.runs.session import Progress
 from fedflux.studies.report.collect import collect
@@ -42,7 +43,7 @@ def in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if eight clients were many."""
     monkeypatch.setattr(partition_module, "EAGER", 0)
     monkeypatch.setattr(cohort_module, "PART_CLIENTS", 8)
-    for module in (evaluation, session):
+    for module in (evaluation, finish):
         monkeypatch.setattr(module, "LISTED", 10)
 
 

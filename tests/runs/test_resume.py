@@ -13,6 +13,7 @@ from tests.runs.making import read_json, read_rounds
 import fedflux
 from fedflux.errors import FedfluxError, StoppedError
 from fedflux.runs import session
+from fedflux.runs.ending.finish import Ending
 from fedflux.runs.storage.folder import BusyError, held
 from fedflux.studies.report import collect, without_timings
 
@@ -160,7 +161,7 @@ def test_the_recorded_engine_is_used(tmp_path: Path) -> None:
 
 def test_until_clustered_stops_where_it_would_have(tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(session.Session, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
+        patch.setattr(Ending, "result", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt()))
         with pytest.raises(KeyboardInterrupt):
             run(tmp_path / "run", until="clustered")
     result = run(tmp_path / "run", until="clustered", resume=True)

@@ -10,8 +10,9 @@ from tests.runs.test_resume import stop_at
 import fedflux
 from fedflux.errors import FedfluxError
 from fedflux.files import read_lines
-from fedflux.runs import session, tracking
+from fedflux.runs import tracking
 from fedflux.runs.config import make_config
+from fedflux.runs.ending.finish import Ending
 from fedflux.runs.runner import run_config
 
 SHORT: dict[str, Any] = {"clients": 4, "rounds": 4, "cluster_round": 2, "device": "cpu"}
@@ -78,7 +79,7 @@ def test_a_stopped_run_does_not_stay_running_in_mlflow(
         return str(client.get_run(read_json(tmp_path / "run" / "mlflow.json")["run_id"]).info.status)
 
     with monkeypatch.context() as patch:
-        patch.setattr(session.Session, "_finish", fail)
+        patch.setattr(Ending, "result", fail)
         with pytest.raises(fault):
             fedflux.run(**SHORT, out=tmp_path / "run", track="mlflow")
     assert found() == status
