@@ -47,6 +47,7 @@ def export_federation(federation: Federation, how: Partition, folder: Path) -> d
         "dataset": federation.dataset.name,
         "checksum": federation.dataset.checksum,
         "classes": federation.classes,
+        "class_names": federation.class_names,
         "input_shape": federation.input_shape,
         **{key: getattr(how, key) for key in how.__dataclass_fields__ if key != "clients"},
         "clients": clients,

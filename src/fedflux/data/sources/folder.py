@@ -53,7 +53,8 @@ def load_folder(data_dir: Path | None = None) -> Dataset:
     group = read_groups(data_dir, [picture.path for picture in pictures])
     everything, cut = Examples(x, y, owner, group), len(train)
     first, second = (_slice(everything, 0, cut), _slice(everything, cut, len(y))) if test else hold_out(everything)
-    return Dataset("folder", first, second, len(classes), None if clients is None else tuple(clients))
+    names = None if clients is None else tuple(clients)
+    return Dataset("folder", first, second, len(classes), names, class_names=tuple(classes))
 
 
 def _clients(train: list[_Picture], test: list[_Picture]) -> list[str]:

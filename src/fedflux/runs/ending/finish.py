@@ -74,6 +74,8 @@ class Ending:
         result = {
             **found.scores,
             **held_out,
+            "client_names": None if truth.names is None else list(truth.names),
+            "class_names": None if truth.class_names is None else list(truth.class_names),
             **cluster_figures(self.algorithm, state, truth),
             "test_truth": None if met is truth else met.truth,
             **told_of_clusters(self.config, self.algorithm, state, summary),
