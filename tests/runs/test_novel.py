@@ -9,7 +9,8 @@ from tests.runs.making import make_client, read_json, run_npz, save_clients
 
 from fedflux.cli import display
 from fedflux.engine import Predictor
-from fedflux.runs import evaluation, session
+from fedflux.runs import evaluation
+from fedflux.runs.ending import finish
 from fedflux.studies.report.collect import collect
 
 NEW = (1, 4)
@@ -83,7 +84,7 @@ def test_methods_without_clusters_say_nothing_of_novelty(data: Path, tmp_path: P
 def test_many_clients_are_kept_as_arrays(
     data: Path, usual: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for module in (evaluation, session):
+    for module in (evaluation, finish):
         monkeypatch.setattr(module, "LISTED", 2)
     result = run_npz(data, tmp_path / "run")
     assert result["novel"] == usual["novel"]
