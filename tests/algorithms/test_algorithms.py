@@ -152,7 +152,7 @@ def test_when_clusters_are_found_anew(
 def test_late_clients_are_only_placed_where_the_clusterer_cannot_take_more(
     federation: Federation, engine: SimulatedEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedflux.clustering.EXACT", 4)
+    monkeypatch.setattr("fedflux.clustering.clusterers.EXACT", 4)
     early = [0, 2, 3]
     _, state, _, _ = play("flux", federation, engine, cohort=lambda r: early if r < 3 else range(6))
     assert state.clustered == 3

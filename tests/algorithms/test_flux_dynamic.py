@@ -12,7 +12,6 @@ from tests.algorithms.playing import TRAINING, assert_same, engine_of, play, tog
 from tests.runs.making import read_rounds
 
 import fedflux
-from fedflux import clustering
 from fedflux.algorithms import Settings
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.baselines.fedavg import FedAvg
@@ -231,7 +230,7 @@ def test_beyond_the_clusterers_limit_those_that_drifted_are_placed(monkeypatch: 
     engine = engine_of(view)
     algorithm = FluxDynamic(replace(SETTINGS, clusterer=replace(SETTINGS.clusterer, name="agglomerative")))
     before, _ = play(algorithm, view, engine, 3)
-    monkeypatch.setattr(clustering, "EXACT", 5)
+    monkeypatch.setattr("fedflux.clustering.clusterers.EXACT", 5)
     after, history = play(algorithm, view, engine, 4, state=before)
     moved = np.flatnonzero(federation.at(3).truth != federation.at(4).truth)
     assert events(history, f"drift at {len(moved)} of 6")

@@ -7,13 +7,16 @@ their sampling noise says they would.
 
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.clustering.evidence.comparison import Pool
-from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.sums import spans
+
+if TYPE_CHECKING:
+    from fedflux.clustering.evidence.pool import Pool
+    from fedflux.descriptors.descriptor import Descriptors
 
 Array = NDArray[np.float64]
 Single = NDArray[np.float32]
@@ -67,7 +70,7 @@ class ClassMixtures:
         return sum(int(getattr(self, one.name).nbytes) for one in fields(self))
 
     @staticmethod
-    def of(pool: Pool) -> "ClassMixtures":
+    def of(pool: "Pool") -> "ClassMixtures":
         """From the pooled class moments of every cluster; where privacy left no class, all are alike."""
         if not (pool.weight > 0).any():
             pool = _blank(pool)
@@ -186,7 +189,7 @@ class ClassMixtures:
             found[rows] = _log_sum(self.densities(images[rows]) + self._log_share)
         return found + self.offset
 
-    def labelled(self, told: Descriptors) -> Array:
+    def labelled(self, told: "Descriptors") -> Array:
         """(K, M): log-likelihoods of clients with labels, from their moments alone: Σ_u n_u (log π_mu + the mean of
         log N(z; μ_mu, v_mu Σ_mu) over the images of class u).
         """
@@ -231,7 +234,7 @@ def _log_sum(terms: Single) -> Single:
     return np.asarray(top + np.log(terms.sum(axis=-1)))
 
 
-def _blank(pool: Pool) -> Pool:
+def _blank(pool: "Pool") -> "Pool":
     """Groups of which nothing is known but that all may be alike."""
     covariance = np.broadcast_to(np.eye(pool.mean.shape[2]), pool.covariance.shape)
     ones = np.ones_like(pool.weight)
@@ -239,7 +242,7 @@ def _blank(pool: Pool) -> Pool:
     return replace(pool, weight=ones, holders=np.zeros_like(ones), covariance=covariance, **blank)
 
 
-def _class_covariances(pool: Pool) -> Array:
+def _class_covariances(pool: "Pool") -> Array:
     """(U, l, l): within clients and classes, over all clusters; each leans on the average of the classes.
 
     The inverse of an estimate from f degrees of freedom is too large by f / (f − l − 1): where examples are few, that
@@ -254,7 +257,7 @@ def _class_covariances(pool: Pool) -> Array:
     return np.asarray((scatter + PRIOR * average) * (np.maximum(widened, 1.0) / trust)[:, None, None])
 
 
-def _own_shapes(pool: Pool, whitening: Array) -> NDArray[np.float16]:
+def _own_shapes(pool: "Pool", whitening: Array) -> NDArray[np.float16]:
     """Lower triangles of B (M, U, …): a cluster's own covariance of a class counts as far as clusters' covariances
     differ beyond what sampling does to them; nothing where none does.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.clustering.placement.misfit import UsualMisfit, misfit_of
+from fedflux.clustering.placement.misfit import Misfit, UsualMisfit, misfit_of
 from fedflux.clustering.placement.mixtures import Array, ClassMixtures, Single
 from fedflux.clustering.placement.posterior import Temperature
 
@@ -13,6 +13,17 @@ CUT = 0.02
 """What the unlikeliest clusters may lose together: where one cluster is certain, its model answers alone."""
 DIGITS = 3
 """To which posterior and score are rounded before they leave a client."""
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """What a client's images say of the clusters on offer: all that it takes to place the client."""
+
+    likelihood: Array
+    """(M,): log-likelihoods of the images together."""
+    worth: float
+    """How many images there are, less what copies repeat (Kish's effective count)."""
+    misfit: Misfit
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,18 +46,21 @@ class Offer:
         prior = self.prior[clusters]
         return replace(self, mixtures=self.mixtures.only(clusters), prior=prior / prior.sum())
 
-    def place(self, images: Array, worth: float) -> tuple[Array, float]:
-        """The posterior (M,) of a client with these reduced latents, and how likely it is to be like any cluster.
-
-        `worth` is the number of images less what copies repeat (Kish's effective count).
-        """
+    def scores(self, images: Array, worth: float) -> Scores:
+        """What a client with these reduced latents, which are worth so many images, can say of every cluster."""
         likelihood = self.mixtures.log_likelihoods(images).mean(axis=0) * worth
+        return Scores(likelihood, worth, misfit_of(self.mixtures, images, likelihood, worth))
+
+    def answer(self, scores: Scores) -> tuple[Array, float]:
+        """The posterior (M,) of a client with these scores, and how likely it is to be like any cluster."""
+        likelihood, worth = scores.likelihood[None], np.array([scores.worth])
         prior = self.prior.astype(np.float64)
-        found = self.temperature.posterior(likelihood[None], np.array([worth]), self.mixtures.error, prior)[0]
-        score = 1.0
-        if self.usual.calibrated:
-            score = self.usual.likeness(misfit_of(self.mixtures, images, likelihood, worth))
-        return rounded(found), round(score, DIGITS)
+        found = self.temperature.posterior(likelihood, worth, self.mixtures.error, prior)[0]
+        return rounded(found), round(self.usual.likeness(scores.misfit), DIGITS)
+
+    def place(self, images: Array, worth: float) -> tuple[Array, float]:
+        """Both at once."""
+        return self.answer(self.scores(images, worth))
 
 
 def rounded(posterior: Array) -> Array:
