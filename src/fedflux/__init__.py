@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from fedflux.data.federation import Federation
     from fedflux.library.callbacks import EarlyStopping
+    from fedflux.library.describer import Describer
+    from fedflux.library.flux_clustering import FluxClustering
     from fedflux.library.result import Result
     from fedflux.library.trained import TrainedRun, load
     from fedflux.placement import Placement
@@ -23,9 +25,11 @@ if TYPE_CHECKING:
     from fedflux.runs.session import Listener, Progress
 
 __all__ = [
+    "Describer",
     "EarlyStopping",
     "Federation",
     "FedfluxError",
+    "FluxClustering",
     "Placement",
     "Progress",
     "Result",
@@ -36,8 +40,10 @@ __all__ = [
 ]
 
 _HOMES = {
+    "Describer": "fedflux.library.describer",
     "EarlyStopping": "fedflux.library.callbacks",
     "Federation": "fedflux.data.federation",
+    "FluxClustering": "fedflux.library.flux_clustering",
     "Placement": "fedflux.placement",
     "Progress": "fedflux.runs.session",
     "Result": "fedflux.library.result",

@@ -81,6 +81,13 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         self.alpha = alpha
         self.floor = floor
 
+    def __sklearn_tags__(self) -> Any:
+        """It takes descriptors, not an array of numbers."""
+        tags = super().__sklearn_tags__()
+        tags.input_tags.two_d_array = False
+        tags.no_validation = True
+        return tags
+
     def fit(self, X: Descriptors, y: Any = None) -> Self:
         """Cluster labelled descriptors."""
         self.variation_ = self._variation(X)

@@ -162,32 +162,55 @@ def _extractor(
     refused: frozenset[int],
 ) -> Extractor | None:
     """S1 and S2 on the server; None where no bounds are left."""
-    question = AskDescriptor(
-        cohort.federation.classes,
-        settings.components,
-        settings.points,
-        None,
-        full_covariance=settings.full_covariance,
-        privacy=settings.privacy,
-    )
+    classes = cohort.federation.classes
     if bounds is None:
-        projector = public_projector(reference, cohort, engine, settings)
-        return Extractor(reference, replace(question, given=projector, full_covariance=False))
+        inputs = public_inputs(cohort.federation)
+        centre = mean_latent(engine.public(reference, inputs, LatentSum()))
+        return Extractor(reference, public_question(centre, classes, settings))
     kept = {client: one for client, one in bounds.items() if client not in refused}
     if not kept:
         return None
-    merged = merge_bounds(list(kept.values()))
-    merged = scalar_bounds(merged) if settings.scalar_bounds else merged
-    question = replace(question, bounds=merged)
+    question = bounded_question(list(kept.values()), classes, settings)
     if settings.projector != "discriminant":
         return Extractor(reference, question)
-    ask = AskScatter(merged, settings.components, settings.points, cohort.federation.classes)
+    ask = scatter_of(question)
     answers = engine.ask(ask, cohort.only(kept), reference)
     if not len(answers):
         return None
-    scatter = _total([ask.read(one) for one in answers.arrays])
-    projector = fit_discriminant(ask.base, scatter, question.projector)
-    return Extractor(reference, replace(question, given=projector), scatter.nbytes)
+    return Extractor(reference, *discriminant_question(question, answers.arrays))
+
+
+def bounded_question(bounds: Sequence[Bounds], classes: int, settings: DescriptorSettings) -> AskDescriptor:
+    """S1 and S2 as the paper has them: from the bounds of everybody's latents to the projector that all derive."""
+    merged = merge_bounds(bounds)
+    return AskDescriptor(
+        classes,
+        settings.components,
+        settings.points,
+        scalar_bounds(merged) if settings.scalar_bounds else merged,
+        full_covariance=settings.full_covariance,
+        privacy=settings.privacy,
+    )
+
+
+def public_question(centre: NDArray[np.float64], classes: int, settings: DescriptorSettings) -> AskDescriptor:
+    """S1 and S2 without data: the projector of the unit box, around the model's mean latent of public inputs."""
+    unit = Bounds(np.zeros(len(centre), dtype=np.float32), np.ones(len(centre), dtype=np.float32))
+    projector = Projector(centre, fit_projector(unit, settings.components, settings.points).components)
+    return AskDescriptor(classes, settings.components, settings.points, None, projector, privacy=settings.privacy)
+
+
+def scatter_of(question: AskDescriptor) -> AskScatter:
+    """What clients are asked for a projector that sees finer than the question's."""
+    assert question.bounds is not None
+    return AskScatter(question.bounds, question.components, question.points, question.classes)
+
+
+def discriminant_question(question: AskDescriptor, answers: Sequence[Arrays]) -> tuple[AskDescriptor, int]:
+    """The same under the projector that clients' scatter leads to, and the bytes that each of them sent for it."""
+    ask = scatter_of(question)
+    scatter = _total([ask.read(one) for one in answers])
+    return replace(question, given=fit_discriminant(ask.base, scatter, question.projector)), scatter.nbytes
 
 
 def _total(parts: Sequence[Scatter]) -> Scatter:
@@ -195,14 +218,6 @@ def _total(parts: Sequence[Scatter]) -> Scatter:
     for one in parts[1:]:
         total = total + one
     return total
-
-
-def public_projector(reference: Stack, cohort: Cohort, engine: Engine, settings: DescriptorSettings) -> Projector:
-    """S1 and S2 without data: the projector of the unit box, around the model's mean latent of public images."""
-    inputs = public_inputs(cohort.federation)
-    centre = mean_latent(engine.public(reference, inputs, LatentSum()))
-    unit = Bounds(np.zeros(len(centre), dtype=np.float32), np.ones(len(centre), dtype=np.float32))
-    return Projector(centre, fit_projector(unit, settings.components, settings.points).components)
 
 
 def describe(extractor: Extractor, cohort: Cohort, engine: Engine) -> Told | None:

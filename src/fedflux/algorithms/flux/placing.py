@@ -125,10 +125,22 @@ def place_unseen(
         return None
     clients = tuple(sorted(found))
     posterior = np.stack([found[client][0] for client in clients])
+    score = np.array([found[client][1] for client in clients])
+    return Placed(clients, placement_of(posterior, score, offer, alone, level))
+
+
+def placement_of(
+    posterior: NDArray[np.float64],
+    score: NDArray[np.float64],
+    offer: Offer,
+    alone: NDArray[np.bool_],
+    level: float,
+) -> Placement:
+    """Where clients go that chose so among the clusters on offer, and which of them are like none."""
     cluster = posterior.argmax(axis=1).astype(np.int64)
     known = ~alone[cluster] & offer.usual.calibrated
-    score = np.where(known, np.array([found[client][1] for client in clients]), 1.0)
-    return Placed(clients, Placement(cluster, score < level, score, posterior, known))
+    score = np.where(known, score, 1.0)
+    return Placement(cluster, score < level, score, posterior, known)
 
 
 def _ask(
