@@ -1,7 +1,8 @@
 """A trained federation, opened again: it places clients, predicts for them, and hands out anybody's model."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from os import PathLike
 from pathlib import Path
@@ -16,8 +17,8 @@ from fedflux.algorithms.base import grown
 from fedflux.algorithms.shared.finetune import TUNED, tuned
 from fedflux.data import Cohort
 from fedflux.data.scaling import Scaling
-from fedflux.engine import Predictor, SimulatedEngine, make_engine
-from fedflux.engine.modes import one_thread
+from fedflux.engine import Predictor, SimulatedEngine, Stack, make_engine
+from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError, unknown
 from fedflux.files import read_object
 from fedflux.library.module import ClientModel
@@ -26,15 +27,16 @@ from fedflux.models import OwnModel, build_model
 from fedflux.placement import Placement
 from fedflux.plugins import import_named
 from fedflux.runs.config import RunConfig, config_of
+from fedflux.runs.storage.digests import check_file, has_digests, kept_files
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
-    FILES_FILE,
+    MODEL_FILE,
     RESULT_FILE,
     TRAINED_FILE,
     TRAINED_TENSORS,
     read_config,
 )
-from fedflux.runs.storage.trained import Trained, check_digests, load_trained
+from fedflux.runs.storage.trained import Trained, load_trained
 
 Probabilities = NDArray[np.float32]
 
@@ -137,7 +139,7 @@ class TrainedRun:
         labelled = [client for client in cohort if cohort.federation.size(client, "train")]
         if labelled and len(labelled) < len(cohort):
             raise FedfluxError("some of these clients have labels and some have none: ask for them apart")
-        with one_thread():
+        with self._computing():
             features = cohort.features("test")
             unlabelled = self._algorithm.unseen(self._trained.state, features, self._engine)
             if unlabelled is None:
@@ -180,8 +182,14 @@ class TrainedRun:
         raise unknown("client", str(client), self.clients)
 
     def _probabilities(self, predictor: Predictor, cohort: Cohort) -> list[Probabilities]:
-        with one_thread():
+        with self._computing():
             return self._engine.predict(predictor, cohort.features("test"))
+
+    @contextmanager
+    def _computing(self) -> Iterator[None]:
+        """Torch as it was set when the run computed: with other settings last digits differ."""
+        with one_thread(), torch_settings(self._engine.device, self._engine.precision):
+            yield
 
     def _module(self, predictor: Predictor) -> ClientModel:
         if predictor.adaptation is not None:
@@ -207,34 +215,60 @@ def load(path: str | PathLike[str], *, model: object = None) -> TrainedRun:
     folder = Path(path)
     begun = read_config(folder)
     if begun is None:
-        raise FedfluxError(f"{folder} is no run folder, or its {CONFIG_FILE} is damaged")
-    if not (folder / FILES_FILE).exists() and not (folder / TRAINED_FILE).exists():
+        raise FedfluxError(f"{folder} is no run folder, or its {CONFIG_FILE} is missing or damaged")
+    if not has_digests(folder) or not (folder / RESULT_FILE).exists():
         raise _without_state(folder, begun)
-    check_digests(folder, (CONFIG_FILE, RESULT_FILE, TRAINED_FILE, TRAINED_TENSORS))
+    files = kept_files(folder, (CONFIG_FILE, RESULT_FILE, TRAINED_FILE, TRAINED_TENSORS))
+    for name, digest in files.items():
+        check_file(folder, name, digest)
     result = read_object(folder / RESULT_FILE)
     if result is None:
         raise FedfluxError(f"{folder / RESULT_FILE} is damaged; run it again")
     config = config_of(begun)
     own = _model(folder, begun, model)
     ran_on = begun["ran_on"]
-    cuda = str(ran_on["device"]).startswith("cuda") and torch.cuda.is_available()
-    device = ran_on["device"] if cuda else "cpu"
-    engine = "stacked" if ran_on["engine"] == "stacked" else "loop"
+    device = device_like(ran_on["device"])
     plain = make_algorithm(config.algorithm, config.settings())
-    trained = load_trained(folder, plain.states, device)
+    trained = load_trained(folder, plain.states, device, files)
     algorithm = make_algorithm(config.algorithm, config.settings(trained.form.true_clusters))
     view = known_clients([0], trained.form).federation
-    made = make_engine(engine, own, view, config.seed, device, ran_on["precision"])
-    made.restore(trained.kept)
-    return TrainedRun(folder, config, result, algorithm, trained, made, own)
+    kind = "stacked" if ran_on["engine"] == "stacked" else "loop"  # other engines compute as the loop does
+    engine = make_engine(kind, own, view, config.seed, device, ran_on["precision"])
+    _check_layers(own, engine, algorithm.models(trained.state))
+    engine.restore(trained.kept)
+    return TrainedRun(folder, config, result, algorithm, trained, engine, own)
+
+
+def device_like(device: str) -> str:
+    """The device that a run was made on, or what this machine has instead: another GPU, or the CPU."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not torch.cuda.is_available():
+        return "cpu"
+    return device if int(number or 0) < torch.cuda.device_count() else kind
+
+
+def _check_layers(model: str | OwnModel, engine: SimulatedEngine, trained: Mapping[str, Stack]) -> None:
+    """Refuse a model whose tensors are not those that were trained."""
+    made = {name: tuple(tensor.shape[1:]) for name, tensor in engine.initial().tensors.items()}
+    for stack in trained.values():
+        kept = {name: tuple(tensor.shape[1:]) for name, tensor in stack.tensors.items()}
+        differing = sorted(name for name in made.keys() | kept.keys() if made.get(name) != kept.get(name))
+        if differing:
+            name = model.name if isinstance(model, OwnModel) else model
+            first = f"{differing[0]}: {made.get(differing[0])}, not {kept.get(differing[0])}"
+            raise FedfluxError(f"model {name} is not the one that was trained ({first}): give the one that was")
 
 
 def _without_state(folder: Path, begun: Mapping[str, Any]) -> FedfluxError:
-    version = begun.get("ran_on", {}).get("fedflux", "0.1")
+    """Why there is nothing to load."""
     if not (folder / RESULT_FILE).exists():
-        return FedfluxError(f"{folder} holds a run that is not finished: fedflux run --out {folder} --resume")
-    kept = "its result opens in fedflux report, its models lie in models.safetensors"
-    return FedfluxError(f"{folder} was made by fedflux {version}, which kept no state to place clients with; {kept}")
+        words = f"holds a run that is not finished, or {RESULT_FILE} is gone: fedflux run --out {folder} --resume"
+        return FedfluxError(f"{folder} {words}")
+    version = begun.get("ran_on", {}).get("fedflux", "0.1")
+    kept = f"fedflux report and cluster read it, its models are in {MODEL_FILE}"
+    return FedfluxError(
+        f"{folder} was made by fedflux {version} and has no {TRAINED_FILE} to place clients with; {kept}"
+    )
 
 
 def _model(folder: Path, begun: Mapping[str, Any], handed_in: object) -> str | OwnModel:

@@ -28,6 +28,7 @@ from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name,
 from fedflux.runs.metrics import Metrics
 from fedflux.runs.scaling import kept_scaling, warn_unscaled
 from fedflux.runs.session import Listener, Session, cohort_size, recall
+from fedflux.runs.storage.digests import check_files
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
     RESULT_FILE,
@@ -35,7 +36,6 @@ from fedflux.runs.storage.folder import (
     clear,
     held,
     read_config,
-    record_finish,
 )
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.runs.tracking import check_trackers
@@ -116,7 +116,7 @@ def _run(
                 )
                 result = session.to_the_end(state, begun)
             else:
-                record_finish(folder)
+                check_files(folder, (CONFIG_FILE, RESULT_FILE, ROUNDS_FILE))
             if store is not None and not result.get("stopped_early"):
                 _enter(store, folder, begun, result)
     return result

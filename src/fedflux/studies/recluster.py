@@ -16,7 +16,8 @@ from fedflux.descriptors.wire import from_arrays
 from fedflux.errors import FedfluxError
 from fedflux.files import jsonable
 from fedflux.runs.scores import cluster_scores
-from fedflux.runs.storage.folder import DESCRIPTOR_FILE
+from fedflux.runs.storage.digests import check_files
+from fedflux.runs.storage.folder import DESCRIPTOR_FILE, read_config
 
 
 def recluster(
@@ -63,6 +64,8 @@ def _load(run: Path) -> dict[str, Any]:
         raise FedfluxError(f"{run} does not exist: give the folder of a run")
     if not path.exists():
         raise FedfluxError(f"{run} holds no {DESCRIPTOR_FILE}: only runs that cluster (flux, …) save descriptors")
+    if read_config(path.parent) is not None:
+        check_files(path.parent, [path.name])
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):

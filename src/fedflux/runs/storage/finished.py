@@ -11,17 +11,19 @@ from fedflux.data import Federation
 from fedflux.engine import Engine, Stack
 from fedflux.files import as_json, write_bytes, write_npz, written_whole
 from fedflux.runs.config import RunConfig
+from fedflux.runs.storage.digests import save_digests
 from fedflux.runs.storage.folder import (
     DESCRIPTOR_FILE,
+    FINISHED,
     KEPT_AS_WRITTEN,
     MODEL_FILES,
     PERSONAL_FILE,
     RESULT_FILE,
     SAMPLES_FILE,
-    record_finish,
+    record_event,
 )
 from fedflux.runs.storage.samples import keeps_samples, sample_images
-from fedflux.runs.storage.trained import Form, save_digests, save_trained
+from fedflux.runs.storage.trained import Form, save_trained
 
 
 def save_finished(
@@ -52,9 +54,9 @@ def save_finished(
     scaling = federation.dataset.scaling
     save_trained(folder, state, algorithm.states, Form.of(federation, scaling))
     content = as_json(result)
+    record_event(folder, FINISHED)
     save_digests(folder, [*KEPT_AS_WRITTEN, *personal], content)
     write_bytes(folder / RESULT_FILE, content)
-    record_finish(folder)
 
 
 def _save_models(path: Path, models: Stack, clients: Sequence[int] | None = None) -> None:

@@ -48,7 +48,7 @@ MADE = (
     *(PLACEMENTS_FILE, TRAINED_FILE, TRAINED_TENSORS, FILES_FILE),
     *MODEL_FILES.values(),
 )
-KEPT_AS_WRITTEN = sorted({CONFIG_FILE, *MADE} - {RESULT_FILE, EVENTS_FILE, ATTEMPTS_FILE, FILES_FILE})
+KEPT_AS_WRITTEN = sorted({CONFIG_FILE, *MADE} - {RESULT_FILE, FILES_FILE})
 """What does not change any more once a run is finished, besides its result."""
 CONFIG_KEYS = {"algorithm", "command"}
 OURS = ("fedflux run", CONFIG_FILE, CONFIG_KEYS)
@@ -149,12 +149,6 @@ def clear(folder: Path) -> None:
 def record_event(folder: Path, words: str) -> None:
     """Add a dated line to the run's events."""
     append_line(folder / EVENTS_FILE, {"time": datetime.now(UTC).isoformat(timespec="seconds"), "event": words})
-
-
-def record_finish(folder: Path) -> None:
-    """Add that the run is finished, once: one that was killed between its result and this line gets it when resumed."""
-    if not any(line.get("event") == FINISHED for line in read_lines(folder / EVENTS_FILE) if isinstance(line, dict)):
-        record_event(folder, FINISHED)
 
 
 def read_config(folder: Path) -> dict[str, Any] | None:

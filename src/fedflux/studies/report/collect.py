@@ -6,9 +6,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from fedflux.errors import FedfluxError
+from fedflux.runs.storage.digests import check_files
 from fedflux.runs.storage.folder import CONFIG_FILE, read_config
 from fedflux.studies.report.colours import FEW, MANY
-from fedflux.studies.report.detail import Run, read_run, unfinished_detail
+from fedflux.studies.report.detail import READ, Run, read_run, unfinished_detail
 from fedflux.studies.report.folders import Folder, distinct, find_folders
 from fedflux.studies.report.overview import overview
 from fedflux.studies.report.samples import all_samples
@@ -49,6 +50,7 @@ def collect(paths: Sequence[Path], reference: str | None = None) -> dict[str, An
 
 def _shown(folder: Folder, config: dict[str, Any]) -> Run:
     """A run that JSON has words for."""
+    check_files(folder.path, READ)
     run = read_run(folder, config)
     dumps(run.detail, allow_nan=False)
     return run

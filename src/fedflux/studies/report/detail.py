@@ -16,6 +16,7 @@ from fedflux.data.shifts.drift import Drift
 from fedflux.errors import FedfluxError
 from fedflux.files import read_lines, read_object
 from fedflux.runs.storage.folder import (
+    CONFIG_FILE,
     DESCRIPTOR_FILE,
     EVENTS_FILE,
     PLACEMENTS_FILE,
@@ -31,6 +32,8 @@ from fedflux.studies.report.rounding import digits, percent
 from fedflux.studies.report.sharing import sharing
 from fedflux.studies.summary import SPREAD, WORK, WORST
 
+READ = (CONFIG_FILE, RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAMPLES_FILE, PLACEMENTS_FILE)
+"""The files that are looked at; a person may take the others away."""
 MOST_CLIENTS = 300
 """Clients listed one by one."""
 MOST_LINES = 50
