@@ -18,6 +18,7 @@ from fedflux.runs.identity import (
     group,
     identity,
     label,
+    shift_words,
 )
 from fedflux.runs.runner import build_federation
 
@@ -232,3 +233,10 @@ def test_rules_that_changed_part_new_runs_from_old_ones(monkeypatch: pytest.Monk
     after = [identity(config, "data") for config in (default, none)]
     assert after[0] != before[0]
     assert after[1] == before[1]
+
+
+def test_a_level_that_means_nothing_is_in_no_name() -> None:
+    named = {shift: make_config({"shift": shift, "level": 3}) for shift in ("none", "px")}
+    assert folder_name(named["none"], "a").startswith("digits-none-flux-s42-")
+    assert [shift_words(named[shift]) for shift in ("none", "px")] == ["none", "px level 3"]
+    assert shift_words(make_config({"shift": "dirichlet", "alpha": 0.3})) == "dirichlet"

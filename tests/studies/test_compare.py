@@ -183,3 +183,12 @@ def test_names_and_the_reference() -> None:
     assert pick_reference(None, ["flux", "local"]) == "flux"
     with pytest.raises(FedfluxError, match="--reference oracle is not among"):
         pick_reference("oracle", ["flux"])
+
+
+@pytest.mark.parametrize(
+    ("told", "shifts"),
+    [({}, ["px", "py", "pygx", "pxgy"]), ({"dataset": "npz"}, ["none"]), ({"dataset": "folder"}, ["none"])],
+)
+def test_own_data_is_compared_without_a_shift(told: dict[str, Any], shifts: list[str]) -> None:
+    assert comparison({}, told, None)[0].shifts == shifts
+    assert comparison({"shifts": "py"}, told, None)[0].shifts == ["py"]

@@ -225,3 +225,10 @@ def test_levels_in_words(levels: list[int], words: str) -> None:
 
 def test_listed() -> None:
     assert [listed(["a"]), listed(["a", "b"]), listed(["a", "b", "c"])] == ["a", "a and b", "a, b and c"]
+
+
+def test_no_level_is_named_where_nothing_is_shifted() -> None:
+    rows = [row("flux", "none", level, 42, known=80.0) for level in (3, 4)]
+    assert by_shift(rows)[0]["scope"] == overall(rows)[0]["scope"] == "1 seed"
+    mixed = [*rows[:1], row("flux", "px", 3, 42, known=90.0)]
+    assert overall(mixed)[0]["scope"] == "mean over none and px at level 3, 1 seed"

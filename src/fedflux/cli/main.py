@@ -3,6 +3,7 @@
 import os
 import sys
 import traceback
+import warnings
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -93,8 +94,14 @@ def version(
         raise typer.Exit
 
 
+def _show_warning(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+    """One line for people; where in the code it was said is left to Python's callers."""
+    print(f"warning: {' '.join(str(message).split())}", file=sys.stderr)
+
+
 def main() -> None:
     """Run the command line: 0 on success, 2 on bad input, 130 on Ctrl-C, 1 otherwise; errors in one line."""
+    warnings.showwarning = _show_warning
     try:
         status = app(standalone_mode=False)
         if status == 130:  # how newer versions of the parser report Ctrl-C

@@ -12,15 +12,17 @@ from fedflux.cli.flags import FLAGS, Config, Json, flag, takes
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import make_config, unread_in_words
+from fedflux.runs.identity import shift_words
 from fedflux.runs.runner import run_config
 from fedflux.runs.storage.folder import read_config
 from fedflux.runs.storage.store import Store
 from fedflux.studies.compare import compare as run_comparison
 from fedflux.studies.compare import plan
-from fedflux.studies.grid import comparison
+from fedflux.studies.grid import OF_OWN_DATA, SIMULATED, comparison
 
 app = typer.Typer()
 GRID = ("algorithm", "shift", "level", "seed")
+SHIFTS_HELP = f"{', '.join([*SHIFTS, *MIXES])}, with commas (default: {SIMULATED}; of your own data: {OF_OWN_DATA})"
 
 
 @app.command()
@@ -37,7 +39,7 @@ def run(requested: dict[str, Any], config: Config = None, as_json: Json = False)
         display.stderr.print(line, highlight=False)
     if settings.resume and settings.out and read_config(Path(settings.out)) is None:
         display.stderr.print("nothing to resume there: starting", highlight=False)
-    title = f"{settings.algorithm} · {settings.dataset} · {settings.shift} level {settings.level}"
+    title = f"{settings.algorithm} · {settings.dataset} · {shift_words(settings)}"
     try:
         with display.rounds_bar(title, settings.rounds) as on_round:
             result = run_config(settings, on_round)
@@ -53,9 +55,7 @@ def compare(
     algorithms: Annotated[
         str | None, flag("--algorithms", f"{', '.join(ALGORITHMS)}, with commas, or all (default: fedavg,flux)")
     ] = None,
-    shifts: Annotated[
-        str | None, flag("--shifts", f"{', '.join([*SHIFTS, *MIXES])}, with commas (default: px,py,pygx,pxgy)")
-    ] = None,
+    shifts: Annotated[str | None, flag("--shifts", SHIFTS_HELP)] = None,
     levels: Annotated[str | None, flag("--levels", "1 to 8: 4, or 1,3, or 1-8 (default: 4)")] = None,
     seeds: Annotated[str | None, flag("--seeds", "42, or 42-46 (default: 42)")] = None,
     jobs: Annotated[

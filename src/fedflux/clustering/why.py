@@ -1,6 +1,6 @@
 """Why two clusters differ: which labels and which classes, hence which shift, in words."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations, islice
 
@@ -12,9 +12,32 @@ from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 
 MAX_PAIRS = 300
 MOST = 0.8
-"""From this share of the shared classes on, a change of appearance counts as one of all images: P(X)."""
+"""From this share of the shared classes on, a change of appearance counts as one of all records: P(X)."""
 MATCH = 0.5
 """A class is taken for relabelled if another class of the other cluster is nearer than this share of its distance."""
+
+
+@dataclass(frozen=True)
+class Vocabulary:
+    """What the data calls things."""
+
+    class_names: tuple[str, ...] | None = None
+    """None: classes are called by their numbers."""
+    images: bool = False
+    """Whether records are images, which have looks."""
+
+    def name(self, label: int) -> str:
+        """Of a class."""
+        names = self.class_names or ()
+        return names[label] if label < len(names) else str(label)
+
+    def listed(self, labels: Iterable[int]) -> str:
+        """Classes by name."""
+        return ", ".join(self.name(int(label)) for label in labels)
+
+
+NUMBERS = Vocabulary()
+"""Nothing is known of what the data calls things."""
 
 
 @dataclass(frozen=True)
@@ -25,12 +48,16 @@ class Why:
     shift: str
     """`P(X)`, `P(Y)`, `P(Y|X)`, `P(X|Y)`, two of them joined by ` + `, or `none` where no test tells them apart."""
     classes: tuple[int, ...]
-    """The classes whose images differ."""
+    """The classes whose records differ."""
     words: str
 
 
 def explain(
-    pool: Pool, alpha: float, clusters: Sequence[int] | None = None, variation: Variation = UNKNOWN
+    pool: Pool,
+    alpha: float,
+    clusters: Sequence[int] | None = None,
+    variation: Variation = UNKNOWN,
+    vocabulary: Vocabulary = NUMBERS,
 ) -> list[Why]:
     """Every pair of clusters, or of some of them, up to 300 pairs; what clients vary by anyway is no reason."""
     pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), MAX_PAIRS))
@@ -46,28 +73,38 @@ def explain(
         )
         labels_differ = bool(evidence.labels[row] < np.log(alpha / len(pairs)))
         spreads_differ = bool(evidence.spreads[row] < np.log(alpha / len(pairs)))
-        answers.append(_explain_pair(pool, pair, comparable, changed, labels_differ, spreads_differ))
+        found = _explain_pair(pool, pair, comparable, changed, labels_differ, spreads_differ, vocabulary)
+        answers.append(found)
     return answers
 
 
 def _explain_pair(
-    pool: Pool, pair: tuple[int, int], comparable: Index, changed: Index, labels_differ: bool, spreads_differ: bool
+    pool: Pool,
+    pair: tuple[int, int],
+    comparable: Index,
+    changed: Index,
+    labels_differ: bool,
+    spreads_differ: bool,
+    vocabulary: Vocabulary,
 ) -> Why:
     shifts, words = [], []
+    name, listed = vocabulary.name, vocabulary.listed
+    look, differ = ("images", "look different") if vocabulary.images else ("features", "differ")
     if len(changed):
         swaps = _relabelled(pool, pair, changed)
-        names = ", ".join(str(u) for u in changed)
         if 2 * len(swaps) >= len(changed):
             shifts.append("P(Y|X)")
-            told = ", ".join(f"{u} of cluster {pair[0]} is {v} of cluster {pair[1]}" for u, v in swaps.items())
-            words.append(f"the same images carry other labels: class {told}")
+            one, other = pair
+            told = ", ".join(f"{name(u)} of cluster {one} is {name(v)} of cluster {other}" for u, v in swaps.items())
+            same = "images" if vocabulary.images else "records"
+            words.append(f"the same {same} carry other labels: class {told}")
         elif len(changed) >= MOST * len(comparable):
             shifts.append("P(X)")
-            words.append(f"images look different in {len(changed)} of {len(comparable)} shared classes")
+            words.append(f"{look} {differ} in {len(changed)} of {len(comparable)} shared classes")
         else:
             shifts.append("P(X|Y)")
             plural = "class" if len(changed) == 1 else "classes"
-            words.append(f"images of {plural} {names} look different, those of the other shared classes do not")
+            words.append(f"{look} of {plural} {listed(changed)} {differ}, those of the other shared classes do not")
     if spreads_differ:
         shifts += [] if {"P(X)", "P(X|Y)"} & set(shifts) else ["P(X)"]
         known = pool.freedom[list(pair)].min(axis=0) >= SPREAD_FREEDOM
@@ -77,7 +114,7 @@ def _explain_pair(
         words.append(f"classes scatter {times:.1f} times as widely in cluster {pair[wider]}")
     if labels_differ:
         shifts.insert(0, "P(Y)")
-        words.insert(0, _label_words(pool, pair))
+        words.insert(0, _label_words(pool, pair, vocabulary))
     if not shifts:
         return Why(pair, "none", (), f"clusters {pair[0]} and {pair[1]}: no single test tells them apart")
     text = f"clusters {pair[0]} and {pair[1]} differ in {' and '.join(shifts)}: {'; '.join(words)}"
@@ -85,7 +122,7 @@ def _explain_pair(
 
 
 def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, int]:
-    """Changed classes u of the first cluster whose images are found under another label v in the second."""
+    """Changed classes u of the first cluster whose records are found under another label v in the second."""
     a, b = pair
     held = np.flatnonzero(pool.weight[b] >= 1)
     found = {}
@@ -104,15 +141,14 @@ def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, 
     return moved if len(set(moved.values())) == len(moved) else {}
 
 
-def _label_words(pool: Pool, pair: tuple[int, int]) -> str:
+def _label_words(pool: Pool, pair: tuple[int, int], vocabulary: Vocabulary) -> str:
     counts = pool.labels[list(pair)]
     counts = np.where(counts > 2 * np.sqrt(pool.label_noise[list(pair), None]), counts, 0)
     shares = counts / np.maximum(counts.sum(axis=1, keepdims=True), 1e-12)
     only = [[int(u) for u in np.flatnonzero((shares[i] > 0) & (shares[1 - i] == 0))] for i in (0, 1)]
-    told = [f"only cluster {pair[i]} has {', '.join(map(str, only[i]))}" for i in (0, 1) if only[i]]
+    told = [f"only cluster {pair[i]} has {vocabulary.listed(only[i])}" for i in (0, 1) if only[i]]
     if told:
         return "label shares differ (" + "; ".join(told) + ")"
     most = int(np.abs(shares[0] - shares[1]).argmax())
-    return (
-        f"label shares differ (most in class {most}: {100 * shares[0][most]:.1f} % and {100 * shares[1][most]:.1f} %)"
-    )
+    first, second = (f"{100 * share:.1f} %" for share in shares[:, most])
+    return f"label shares differ (most in class {vocabulary.name(most)}: {first} and {second})"

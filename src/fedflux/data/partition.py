@@ -211,6 +211,8 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen:
 
 
 def _nothing(client: int, how: Partition) -> FedfluxError:
+    if how.shift == "none":
+        return FedfluxError(f"client {client} keeps no training example; use fewer clients or more data")
     return FedfluxError(
         f"client {client} keeps no training example under {how.shift} level {how.level}; "
         "use fewer clients, a lower level or more data"

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.shared.finetune import TUNED, finetune
-from fedflux.clustering.why import explain
+from fedflux.clustering.why import NUMBERS, Vocabulary, explain
 from fedflux.data import Cohort, Federation
-from fedflux.data.shifts.patterns import shift_parts
 from fedflux.engine import Engine, Key, Predictor
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
 from fedflux.runs.metrics import Measured, Metrics
 from fedflux.runs.scores import client_scores, cluster_scores
+from fedflux.runs.ending.test_phase import NoTestPhase
 from fedflux.runs.verdict import variation_figures, verdict
 
 TUNED_AT_ONCE = 64
@@ -45,8 +45,9 @@ def evaluate(
     work: RoundMetrics,
     unseen: Federation | None = None,
     metrics: Metrics | None = None,
+    without: NoTestPhase | None = None,
 ) -> Evaluation:
-    """Known association and test phase on the test parts; P(Y|X) has no test phase, since features cannot show it.
+    """Known association and test phase on the test parts; some clients may be `without` the latter.
 
     `unseen` is what the test phase meets where that is not what training ended with (a drift at test time).
     Fine-tuned models are for known clients: an unseen one has no labels to tune with.
@@ -73,8 +74,9 @@ def evaluate(
             if count > LISTED:  # so many personal models are not kept
                 engine.drop_slot(part.ids, TUNED)
         met = part.federation if unseen is None else unseen
-        holders = replace(part, federation=met, ids=tuple(k for k in part if met.size(k, "test")))
-        if has_test_phase(config) and len(holders):
+        asked = (k for k in part if without is None or not without.clients[k])
+        holders = replace(part, federation=met, ids=tuple(k for k in asked if met.size(k, "test")))
+        if len(holders):
             predictor = algorithm.unseen(state, holders.features("test"), engine)
             if predictor is not None:
                 test[list(holders.ids)] = known[list(holders.ids)]
@@ -88,16 +90,14 @@ def evaluate(
                     measured.add("test", predictor, holders)
         on_part(part)
     tuned = {"finetuned_epochs": kept} if config.finetune else {}
-    scores = {**client_scores(known, "known"), **client_scores(test, "test"), **tuned}
+    by_features = client_scores(test, "test")
+    if without is not None:
+        by_features |= {"test": None, "test_worst": None, "test_quantile10": None}
+    scores = {**client_scores(known, "known"), **by_features, **tuned}
     if measured is not None:
-        scores["metrics"] = measured.by_name()
+        scores["metrics"] = measured.by_name(() if without is None else ("test",))
     clients, whole, said = placements(placed, "novel", "test_placements")
     return Evaluation({**scores, "worst": scores["known_worst"], **said}, clients, whole)
-
-
-def has_test_phase(config: RunConfig) -> bool:
-    """Whether clients without labels can be told apart at all: features cannot show P(Y|X)."""
-    return "pygx" not in shift_parts(config.shift)
 
 
 def placements(
@@ -151,7 +151,7 @@ def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federatio
 
 
 def told_of_clusters(
-    config: RunConfig, algorithm: Algorithm[Any], state: Any, summary: Mapping[str, Any]
+    config: RunConfig, algorithm: Algorithm[Any], state: Any, summary: Mapping[str, Any], vocabulary: Vocabulary = NUMBERS
 ) -> dict[str, Any]:
     """Why clusters differ, how clients of one cluster vary, and what it came to; all None without descriptors.
 
@@ -161,7 +161,8 @@ def told_of_clusters(
     if described is None:
         return {"why": None, "variation": None, "verdict": None}
     held, clusters = np.unique(described.labels).tolist(), described.clusters
-    why = [asdict(pair) for pair in explain(clusters.pool, config.significance, held, clusters.variation)]
+    pairs = explain(clusters.pool, config.significance, held, clusters.variation, vocabulary)
+    why = [asdict(pair) for pair in pairs]
     tested = config.clusterer == "calibrated" and config.variation == "estimated" and "clusterer" in algorithm.reads
     return {
         "why": why,

@@ -10,7 +10,7 @@ from fedflux.algorithms import READS, make_algorithm
 from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
 from fedflux.clustering import clusterer_digest
 from fedflux.data.shifts.drift import Drift
-from fedflux.data.shifts.patterns import shift_parts
+from fedflux.data.shifts.patterns import has_level, shift_parts
 from fedflux.errors import FedfluxError
 from fedflux.models import REVISIONS
 from fedflux.plugins import import_named, source_digest
@@ -97,7 +97,7 @@ def _unread_of_shift(config: RunConfig) -> set[str]:
     parts, soft = set(shift_parts(config.shift)), config.strength is not None
     drawn_apart = bool(parts & {"pygx", "pxgy"}) or soft
     unread = set()
-    if parts == {"none"} or (parts == {"dirichlet"} and config.alpha is not None) or (parts == {"py"} and soft):
+    if not has_level(config.shift, config.strength, config.alpha):
         unread.add("level")
     if not drawn_apart:
         unread.add("patterns")
@@ -148,8 +148,15 @@ def deployed_identity(config: RunConfig) -> str:
 
 def folder_name(config: RunConfig, checksum: str) -> str:
     """A readable folder that runs of different identities never share."""
-    readable = f"{config.dataset}-{config.shift}{config.level}-{config.algorithm}-s{config.seed}"
+    level = config.level if has_level(config.shift, config.strength, config.alpha) else ""
+    readable = f"{config.dataset}-{config.shift}{level}-{config.algorithm}-s{config.seed}"
     return f"{sub('[+:]', '-', readable)}-{identity(config, checksum)[:8]}"
+
+
+def shift_words(config: RunConfig) -> str:
+    """`px level 4`; `none`, which has no level."""
+    level = f" level {config.level}" if has_level(config.shift, config.strength, config.alpha) else ""
+    return f"{config.shift}{level}"
 
 
 def label(config: RunConfig) -> str:

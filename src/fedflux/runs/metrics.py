@@ -1,6 +1,6 @@
 """Scores of a user's own: functions of a client's labels and the probabilities that it answers with."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -47,13 +47,13 @@ class Measured:
                 found = self.values[name].setdefault(phase, np.full(self.clients, np.nan))
                 found[client] = _value(name, metric, labels, probabilities)
 
-    def by_name(self) -> dict[str, dict[str, Any]]:
-        """Each score by phase: the mean over clients, and every client's."""
+    def by_name(self, unmeant: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+        """Each score by phase: the mean over clients, None in phases that have none, and every client's."""
         return {
             name: {
                 key: value
                 for phase, found in phases.items()
-                for key, value in ((phase, float(np.nanmean(found))), (f"{phase}_per_client", found))
+                for key, value in ((phase, None if phase in unmeant else float(np.nanmean(found))), (f"{phase}_per_client", found))
             }
             for name, phases in self.values.items()
         }

@@ -3,6 +3,7 @@
 import gc
 import platform
 import sqlite3
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
@@ -263,6 +264,9 @@ def build_population(config: RunConfig, dataset: Dataset | None = None) -> tuple
         dataset = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
     dataset = with_scale(dataset, config.scale)
     warn_unscaled(dataset)
+    if config.shift != "none" and dataset.client_names is not None:
+        words = f"{dataset.name} has clients of its own: {config.shift} is simulated on top of how they differ"
+        warnings.warn(f"{words}; --shift none leaves them as they are", stacklevel=2)
     population = populate(dataset, config.partition())
     model = decide_model(config, dataset.input_shape)
     return population, replace(config, model=model, clients=len(population.training))

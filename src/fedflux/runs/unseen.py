@@ -12,8 +12,9 @@ from fedflux.data.truth import UNKNOWN
 from fedflux.engine import Engine
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
-from fedflux.runs.evaluation import asked_in_parts, has_test_phase, placements
+from fedflux.runs.evaluation import asked_in_parts, placements
 from fedflux.runs.scores import client_scores
+from fedflux.runs.ending.test_phase import shows_in_features
 
 
 def evaluate_unseen(
@@ -44,7 +45,7 @@ def _scores(
     """The scores of clients that are asked some at a time; whoever holds no test example has none."""
     scores: list[float] = []
     placed: list[tuple[Cohort, Placement]] = []
-    for part in parts if has_test_phase(config) else ():
+    for part in parts if shows_in_features(config) else ():
         own = np.full(len(part), np.nan)
         held = np.flatnonzero(part.sizes("test"))
         holders = part.only(part.ids[k] for k in held)

@@ -13,7 +13,7 @@ from fedflux.data.partition import count_clients
 from fedflux.data.sources import load
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import RunConfig, make_config
-from fedflux.runs.identity import GRID, folder_name, group, identity
+from fedflux.runs.identity import GRID, folder_name, group, identity, shift_words
 from fedflux.runs.runner import check_start, decide_model
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.studies.paper import figures
@@ -37,7 +37,7 @@ class Cell:
     def name(self) -> str:
         """What a person calls it."""
         c = self.config
-        return f"{c.algorithm} {c.shift} level {c.level} seed {c.seed}"
+        return f"{c.algorithm} {shift_words(c)} seed {c.seed}"
 
 
 @dataclass

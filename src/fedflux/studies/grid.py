@@ -11,11 +11,15 @@ from fedflux.algorithms.registry import is_offered
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import read_config_file
+from fedflux.runs.presets import usual
 
 T = TypeVar("T")
+SIMULATED = "px,py,pygx,pxgy"
+OF_OWN_DATA = "none"
+"""The shifts of data that is not to be shifted."""
 DEFAULTS: dict[str, Any] = {
     "algorithms": "fedavg,flux",
-    "shifts": "px,py,pygx,pxgy",
+    "shifts": None,
     "levels": "4",
     "seeds": "42",
     "jobs": 1,
@@ -45,6 +49,9 @@ def comparison(
     flags = {key: value for key, value in given.items() if value is not None}
     grid = {**DEFAULTS, **{key: value for key, value in from_file.items() if key in DEFAULTS}, **flags}
     others = {**{key: value for key, value in from_file.items() if key not in DEFAULTS}, **told}
+    if grid["shifts"] is None:
+        plain = usual(others.get("dataset"), others.get("preset"))["shift"] == OF_OWN_DATA
+        grid["shifts"] = OF_OWN_DATA if plain else SIMULATED
     algorithms = names(grid["algorithms"], list(ALGORITHMS), "algorithms", is_offered)
     if not isinstance(grid["jobs"], int) or grid["jobs"] < 1:
         raise FedfluxError(f"--jobs {grid['jobs']}: give 1 or more")

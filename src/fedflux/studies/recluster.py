@@ -1,6 +1,7 @@
 """Cluster a run's saved descriptors again, with any clusterer, without training anything."""
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -11,13 +12,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.clustering import ALPHA, Clusterer, find_clusters
-from fedflux.clustering.why import explain
+from fedflux.clustering.why import Vocabulary, explain
 from fedflux.descriptors.wire import from_arrays
 from fedflux.errors import FedfluxError
-from fedflux.files import jsonable
+from fedflux.files import jsonable, read_object
 from fedflux.runs.scores import cluster_scores
 from fedflux.runs.storage.digests import check_files
-from fedflux.runs.storage.folder import DESCRIPTOR_FILE, read_config
+from fedflux.runs.storage.folder import DESCRIPTOR_FILE, RESULT_FILE, read_config
 
 
 def recluster(
@@ -33,16 +34,27 @@ def recluster(
         raise FedfluxError(f"--significance {significance} is outside 0 to 1")
     count = _count(run, clusters, truth)
     found = find_clusters(descriptors, Clusterer(clusterer, count, eps_scale, significance))
+    told = read_object((run if run.is_dir() else run.parent) / RESULT_FILE) or {}
     answer: dict[str, Any] = jsonable(
         {
             "clusterer": clusterer,
             "clients": arrays.get("clients", np.arange(len(descriptors))),
             "labels": found.labels,
             **cluster_scores(found.labels, truth),
-            "why": [asdict(pair) for pair in explain(found.pool, significance, variation=found.variation)],
+            "client_names": told.get("client_names"),
+            "why": [
+                asdict(pair)
+                for pair in explain(found.pool, significance, variation=found.variation, vocabulary=_vocabulary(told))
+            ],
         }
     )
     return answer
+
+
+def _vocabulary(told: Mapping[str, Any]) -> Vocabulary:
+    """As the run calls its classes."""
+    names = told.get("class_names")
+    return Vocabulary(tuple(map(str, names)) if isinstance(names, list) else None, told.get("holds_images") is True)
 
 
 def _count(run: Path, clusters: int | str | None, truth: NDArray[np.int64] | None) -> int | None:

@@ -27,6 +27,8 @@ COUNTED = ("pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_u
 SCORES = (*SPREAD, *WORST, *COUNTED)
 CONFIDENCE = 0.95
 SIGNIFICANCE = 0.05
+UNSHIFTED = "none"
+"""The shift that has no level."""
 FEWEST_PAIRS = 6
 """With n pairs the two-sided p-value is at least 2/2ⁿ, which is below 0.05 from six pairs on."""
 DECIMALS = 9
@@ -59,9 +61,10 @@ def by_shift(rows: Iterable[Row]) -> list[dict[str, Any]]:
         for shift, levels in grids[group, dataset].items():
             if any(cell[0] == shift for cell in cells):
                 named = {"group": group, "algorithm": algorithm, "dataset": dataset, "shift": shift}
-                words = level_words(levels)
+                words = _of_levels(shift, levels)
                 wanted = {score: {shift: levels} for score in SCORES}
-                line = _mean_line(cells, {shift: levels}, wanted, words if len(levels) == 1 else f"mean over {words}")
+                over = f"mean over {words}" if len(levels) > 1 and words else words
+                line = _mean_line(cells, {shift: levels}, wanted, over)
                 lines.append({**named, **line, "levels": list(levels)})
     return lines
 
@@ -78,7 +81,8 @@ def overall(rows: Iterable[Row]) -> list[dict[str, Any]]:
         beside = [other for key, other in tables.items() if (key[0], key[2]) == (group, dataset)]
         wanted = {score: {s: grid[s] for s in grid if _defined(beside, s, score)} for score in SCORES}
         shifts = {f"{score}_shifts": list(wanted[score]) for score in SPREAD}
-        line = _mean_line(cells, grid, wanted, f"mean over {_grid_words(grid)}{_but(grid, wanted)}")
+        over = "" if set(grid) == {UNSHIFTED} else f"mean over {_grid_words(grid)}{_but(grid, wanted)}"
+        line = _mean_line(cells, grid, wanted, over)
         levels = sorted(set().union(*grid.values()))
         named = {"group": group, "algorithm": algorithm, "dataset": dataset, "shifts": list(grid)}
         lines.append({**named, **shifts, **line, "levels": levels})
@@ -209,8 +213,8 @@ def _mean_line(cells: Mapping[Cell, Row], grid: Grid, wanted: Mapping[str, Grid]
     places = [(shift, level) for shift, levels in grid.items() for level in levels]
     seeds = [seed for seed in sorted({cell[2] for cell in cells}) if all((*place, seed) in cells for place in places)]
     if not seeds:
-        return {**_scores(cells, wanted), "seeds": [], "scope": f"{over}: no seed has them all"}
-    scope = f"{over}, {_seed_words(len(seeds))}"
+        return {**_scores(cells, wanted), "seeds": [], "scope": f"{over}: no seed has them all".removeprefix(": ")}
+    scope = f"{over}, {_seed_words(len(seeds))}".removeprefix(", ")
     for score in SPREAD:
         count = len(_complete(cells, score, wanted[score]))
         if 0 < count < len(seeds):
@@ -223,9 +227,17 @@ def _seed_words(count: int) -> str:
 
 
 def _grid_words(grid: Grid) -> str:
-    if len(set(grid.values())) == 1:
-        return f"{listed(list(grid))} at {level_words(next(iter(grid.values())))}"
-    return listed([f"{shift} at {level_words(levels)}" for shift, levels in grid.items()])
+    shifted = {shift: levels for shift, levels in grid.items() if shift != UNSHIFTED}
+    plain = [UNSHIFTED] if UNSHIFTED in grid else []
+    if len(set(shifted.values())) == 1:
+        words = f"{listed(list(shifted))} at {level_words(next(iter(shifted.values())))}"
+        return listed([*plain, words])
+    return listed([*plain, *(f"{shift} at {level_words(levels)}" for shift, levels in shifted.items())])
+
+
+def _of_levels(shift: str, levels: Sequence[int]) -> str:
+    """Nothing where the shift has none."""
+    return "" if shift == UNSHIFTED else level_words(levels)
 
 
 def _but(grid: Grid, wanted: Mapping[str, Grid]) -> str:

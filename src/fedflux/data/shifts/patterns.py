@@ -167,6 +167,13 @@ def shift_parts(shift: str) -> list[str]:
     return shift.split("+")
 
 
+def has_level(shift: str, strength: float | None = None, alpha: float | None = None) -> bool:
+    """Whether a shift has a level at all, and is not set by other numbers."""
+    parts = set(shift_parts(shift))
+    by_number = (parts == {"dirichlet"} and alpha is not None) or (parts == {"py"} and strength is not None)
+    return parts != {"none"} and not by_number
+
+
 class PatternDraw:
     """The pattern of any client: client k's draw depends on (seed, epoch, k) alone, not on how many clients there are.
 

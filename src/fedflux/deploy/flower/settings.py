@@ -54,6 +54,8 @@ def read_settings(run_config: Mapping[str, Any]) -> tuple[RunConfig, DeploymentS
         for name, one in SETTINGS.items()
         if name in given and given[name] != "" and not _stands_for_none(given[name], one.default)
     }
+    if deployment.data != SIMULATED:
+        options = {"shift": "none", **options}
     config = replace(make_config(options), engine="flower", store="none")
     if config.drift is not None and "test" in config.drift:
         raise FedfluxError(f"drift = {config.drift}: nodes are tested on what they hold; leave test out")

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
+from fedflux.clustering.why import Vocabulary
 from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine
 from fedflux.files import jsonable, write_npz
@@ -21,6 +22,7 @@ from fedflux.runs.storage.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.storage.finished import save_finished
 from fedflux.runs.storage.folder import PLACEMENTS_FILE
 from fedflux.runs.storage.records import round_record
+from fedflux.runs.ending.test_phase import no_test_phase
 from fedflux.runs.unseen import evaluate_unseen
 
 Records = Sequence[Mapping[str, Any]]
@@ -65,11 +67,16 @@ class Ending:
         tell = partial(self.tell, state, records, "testing")
         work = RoundMetrics()
         config = replace(self.config, finetune=self._tuning(costly, len(everyone)), passes=None)
-        found = evaluate(config, self.algorithm, state, everyone, self.engine, tell, work, unseen, self.metrics)
+        summary = self.algorithm.summary(state)
+        vocabulary = Vocabulary(truth.class_names, truth.dataset.holds_images)
+        told = told_of_clusters(self.config, self.algorithm, state, summary, vocabulary)
+        without = no_test_phase(config, truth, self.algorithm.assignment(state), told["why"])
+        found = evaluate(
+            config, self.algorithm, state, everyone, self.engine, tell, work, unseen, self.metrics, without
+        )
         held_out = evaluate_unseen(self.config, self.algorithm, state, self.population, last, self.engine)
         given = self._hand_out(state, () if there is None else there.unlabelled, everyone.federation)
         costly = [*costly, round_record(len(records), work), round_record(0, self._asked_before())]
-        summary = self.algorithm.summary(state)
         releases = int(summary.get("releases", 0))
         result = {
             **found.scores,
@@ -78,7 +85,9 @@ class Ending:
             "class_names": None if truth.class_names is None else list(truth.class_names),
             **cluster_figures(self.algorithm, state, truth),
             "test_truth": None if met is truth else met.truth,
-            **told_of_clusters(self.config, self.algorithm, state, summary),
+            **told,
+            "no_test_phase": None if without is None else without.words,
+            "holds_images": vocabulary.images,
             "cluster_round": None,
             **{key: value for key, value in summary.items() if key != "releases"},
             **costs(costly),
