@@ -34,6 +34,9 @@ class Quadratic:
 
     a: Tensor
 
+    def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        raise NotImplementedError
+
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         raise AssertionError
 

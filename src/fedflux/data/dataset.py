@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.scaling import PIXELS, Scaling
+from fedflux.data.tasks import Task, task_of
 from fedflux.errors import FedfluxError
 
 UNLABELLED = -1
@@ -63,6 +64,11 @@ class Dataset:
     def input_shape(self) -> tuple[int, ...]:
         """Of one input."""
         return tuple(self.train.x.shape[1:])
+
+    @property
+    def task(self) -> Task:
+        """One label a record, or several."""
+        return task_of(self.train.y)
 
     @property
     def holds_images(self) -> bool:

@@ -16,6 +16,7 @@ from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.drift import Epoch, Epochs, Stage, blended, chunk_positions
 from fedflux.data.shifts.patterns import Pattern
+from fedflux.data.tasks import Task
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
@@ -79,8 +80,13 @@ class Federation:
 
     @property
     def classes(self) -> int:
-        """The number of labels U."""
+        """The number of labels U, and of a model's outputs."""
         return self.dataset.classes
+
+    @property
+    def task(self) -> Task:
+        """What is learned of a record: one label, or several."""
+        return self.dataset.task
 
     @property
     def input_shape(self) -> tuple[int, ...]:

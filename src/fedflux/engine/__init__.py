@@ -106,7 +106,7 @@ def make_backend(
     if precision not in PRECISIONS:
         raise unknown("precision", precision, PRECISIONS)
     place = place_of(engine, device)
-    recipe = Recipe(model, federation.input_shape, federation.classes, seed, federation.integers)
+    recipe = Recipe(model, federation.input_shape, federation.classes, seed, federation.integers, federation.task)
     built = recipe.build()
     choice = Choice(engine, "")
     if engine == "auto":
@@ -121,9 +121,9 @@ def make_backend(
     made: LoopEngine
     if choice.name == "stacked":
         compiled = worth_compiling(built, place, work)
-        made = stacked_engine(built, place, precision, federation.dataset.scaling.pixels, compiled, share)
+        made = stacked_engine(built, place, precision, federation.dataset.scaling.pixels, compiled, share, recipe.task)
     else:
-        made = LoopEngine(built, place, precision, federation.dataset.scaling.pixels)
+        made = LoopEngine(built, place, precision, federation.dataset.scaling.pixels, recipe.task)
     made.recipe = recipe
     return made
 

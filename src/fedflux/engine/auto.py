@@ -105,7 +105,7 @@ def cores() -> int:
 
 def _loop_step(model: nn.Module, recipe: Recipe, batch_size: int) -> float:
     """Seconds of one step of one client; big models are timed on a few examples."""
-    engine = LoopEngine(deepcopy(model))
+    engine = LoopEngine(deepcopy(model), task=recipe.task)
     rule = LossRule(Sgd(0.0, 0.9))
     for size in (8, batch_size):
         size = min(size, batch_size)
@@ -120,7 +120,7 @@ def _batch(recipe: Recipe, size: int) -> Batch:
     generator = torch.Generator().manual_seed(0)
     x = blank(size, recipe.input_shape, recipe.integers)
     x = x if recipe.integers else torch.randn(x.shape, generator=generator)
-    return Batch(x, torch.arange(size) % recipe.classes, torch.arange(size))
+    return Batch(x, recipe.task.targets(size, recipe.classes), torch.arange(size))
 
 
 def _best_of(step: object, times: int = 3) -> float:

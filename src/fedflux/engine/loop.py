@@ -7,9 +7,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
 from fedflux.engine.kernels.chain import ChainTrainer
 from fedflux.engine.kernels.operations import ModuleOperations
@@ -39,10 +39,11 @@ class LoopEngine(ModuleOperations):
         device: str = "cpu",
         precision: str = "fp32",
         pixels: tuple[float, float] | None = (0.5, 0.5),
+        task: Task = ONE_LABEL,
     ) -> None:
-        super().__init__(model, device, precision, pixels)
+        super().__init__(model, device, precision, pixels, task)
         self._has_batch_norm = has_batch_norm(model)
-        self._chain = ChainTrainer.of(model) if self.device == "cpu" and self.precision != "bf16" else None
+        self._chain = ChainTrainer.of(model, task) if self.device == "cpu" and self.precision != "bf16" else None
         self._initial = Stack.of(self._model)
         self._recent = RecentLatents()
         self.recipe: Recipe | None = None
@@ -141,40 +142,37 @@ class LoopEngine(ModuleOperations):
         return (batches(order) for order in epoch_orders(key, client, len(data), training.epochs))
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member on a split with each predictor."""
+        """The score of every member on a split with each predictor."""
         found = [self.evaluate_at(predictors, cohort, split, k) for k in range(len(cohort))]
         return np.array(found, dtype=np.float64).reshape(len(cohort), len(predictors)).T
 
     def evaluate_at(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split, position: int) -> list[float]:
-        """One member's accuracy with each predictor, NaN where the split is empty."""
+        """One member's score with each predictor, NaN where the split is empty."""
         data = cohort.data(cohort.ids[position], split)
         if not len(data):
             return [float("nan")] * len(predictors)
         y = data.y.to(self.device)
         run: dict[Outputs, Tensor] | None = {} if len(predictors) > 1 else None
-        predicted = (self._probabilities(one, position, data, run).argmax(dim=1) for one in predictors)
-        return [float((classes == y).double().mean()) for classes in predicted]
+        return [self.task.score(self._probabilities(one, position, data, run), y) for one in predictors]
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
-        """Class probabilities of every client's images."""
+        """Probabilities of every client's images."""
         return [self.predict_at(predictor, features, k) for k in range(len(features))]
 
     def predict_at(self, predictor: Predictor, features: Sequence[Features], position: int) -> NDArray[np.float32]:
-        """One client's class probabilities."""
+        """One client's probabilities."""
         found: NDArray[np.float32] = self._probabilities(predictor, position, features[position]).cpu().numpy()
         return np.tile(found, (features[position].copies, 1))
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
-        """Cross-entropy of every sample under every model."""
+        """The loss of every sample under every model."""
         return [self.losses_at(stack, cohort, split, k) for k in range(len(cohort))]
 
     def losses_at(self, stack: Stack, cohort: Cohort, split: Split, position: int) -> NDArray[np.float32]:
         """One member's losses (models × samples)."""
         data = cohort.data(cohort.ids[position], split)
         y = data.y.to(self.device)
-        per_model = [
-            cross_entropy(self._outputs(stack.row(m), data, self.apply), y, reduction="none") for m in range(len(stack))
-        ]
+        per_model = [self.task.losses(self._outputs(stack.row(m), data, self.apply), y) for m in range(len(stack))]
         found: NDArray[np.float32] = torch.stack(per_model).cpu().numpy()
         return np.tile(found, (1, data.copies))
 
@@ -215,7 +213,7 @@ class LoopEngine(ModuleOperations):
     def _probabilities(
         self, predictor: Predictor, client: int, data: Features, run: dict[Outputs, Tensor] | None = None
     ) -> Tensor:
-        """The client's mixture of softmax outputs; models of weight zero are not run, nor those that `run` holds."""
+        """The client's mixture of probabilities; models of weight zero are not run, nor those that `run` holds."""
         weights = predictor.weights[client]
         used = np.flatnonzero(weights)
         mixed: Tensor | None = None
@@ -223,7 +221,8 @@ class LoopEngine(ModuleOperations):
             key = (id(predictor.stack), int(model), id(predictor.adaptation))
             outputs = None if run is None else run.get(key)
             if outputs is None:
-                outputs = self._answers(predictor.stack.row(int(model)), data, predictor.adaptation).softmax(dim=1)
+                logits = self._answers(predictor.stack.row(int(model)), data, predictor.adaptation)
+                outputs = self.task.probabilities(logits)
             if run is not None:
                 run[key] = outputs
             mixed = outputs * float(weights[model]) if mixed is None else mixed + outputs * float(weights[model])

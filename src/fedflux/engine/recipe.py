@@ -5,6 +5,7 @@ from functools import cached_property
 
 from torch import nn
 
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.models import OwnModel, build_model
 from fedflux.models.depth import head_names
 
@@ -19,6 +20,8 @@ class Recipe:
     seed: int
     integers: bool = False
     """Whether inputs are integers, such as token ids."""
+    task: Task = ONE_LABEL
+    """What is learned of a record."""
 
     def build(self, index: int = 0) -> nn.Module:
         """The model with its initial weights; other indices draw other weights."""

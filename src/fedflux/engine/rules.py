@@ -10,7 +10,6 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedflux.engine.stack import Parameters
 from fedflux.operations import operation
@@ -43,6 +42,9 @@ class Operations(Protocol):
 
     def apply(self, params: Parameters, x: Tensor) -> Tensor:
         """Logits under these parameters and buffers."""
+
+    def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """What each example loses, by the task that the data sets."""
 
     def trained(self, params: Parameters) -> Parameters:
         """The tensors that training changes, without buffers and frozen parameters."""
@@ -109,7 +111,7 @@ class Sgd:
 @operation("sgd")
 @dataclass(frozen=True)
 class LossRule:
-    """The default rule: descend the mean cross-entropy; momentum starts anew at each epoch."""
+    """The default rule: descend the task's mean loss; momentum starts anew at each epoch."""
 
     optimiser: Sgd
 
@@ -137,8 +139,8 @@ class LossRule:
         return ({**model, **moved},), memory
 
     def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
-        """What is averaged over the batch: each example's cross-entropy."""
-        return cross_entropy(operations.apply(params, batch.x), batch.y, reduction="none")
+        """What is averaged over the batch: each example's loss."""
+        return operations.example_losses(operations.apply(params, batch.x), batch.y)
 
 
 def shortening(norm: Tensor, longest: float) -> Tensor:

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn.functional import cross_entropy
 
 from fedflux.algorithms.base import Method, PerClient, RoundMetrics, Settings
 from fedflux.algorithms.registry import algorithm
@@ -56,7 +55,7 @@ class Mixing:
         ahead, behind = operations.trained(w), operations.trained(v)
 
         def loss(at: Parameters) -> Tensor:
-            return _loss(batch, operations.apply({**w, **at}, batch.x))
+            return batch.mean(operations.example_losses(operations.apply({**w, **at}, batch.x), batch.y))
 
         moved_w, memory_w = self.optimiser.update(operations, ahead, operations.gradient(loss, ahead), memory[0])
         if self.output_mixing:
@@ -78,7 +77,7 @@ class Mixing:
         mixed = {name: alpha * tensor + (1 - alpha) * ahead[name] for name, tensor in behind.items()}
 
         def loss(at: Parameters) -> Tensor:
-            return _loss(batch, operations.apply({**v, **at}, batch.x))
+            return batch.mean(operations.example_losses(operations.apply({**v, **at}, batch.x), batch.y))
 
         gradients = operations.gradient(loss, mixed)
         slope = _sum(g * (behind[name] - ahead[name]) for name, g in gradients.items())
@@ -95,15 +94,11 @@ class Mixing:
         def loss(at: Parameters) -> Tensor:
             of_v = operations.apply({**v, **{n: at[f"v.{n}"] for n in behind}}, batch.x)
             of_w = operations.apply({**w, **{n: at[f"w.{n}"] for n in ahead}}, batch.x)
-            return _loss(batch, alpha * of_v + (1 - alpha) * of_w)
+            return batch.mean(operations.example_losses(alpha * of_v + (1 - alpha) * of_w, batch.y))
 
         found = operations.gradient(loss, both)
         terms = ((t - ahead[n]) * (alpha * found[f"v.{n}"] + (1 - alpha) * found[f"w.{n}"]) for n, t in behind.items())
         return {n: found[f"v.{n}"] for n in behind}, _sum(terms) + PULL * alpha
-
-
-def _loss(batch: Batch, logits: Tensor) -> Tensor:
-    return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
 
 
 def _sum(terms: Iterable[Tensor]) -> Tensor:

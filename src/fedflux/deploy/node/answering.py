@@ -258,7 +258,9 @@ class LocalNode:
     def _engine(self, asked: Asked, slots: set[str] | frozenset[str] = frozenset()) -> SimulatedEngine:
         """The core's engine, with these slots of the client in it as far as they are filled."""
         federation, device = self.data.federation, str(self.config.get("device", "cpu"))
-        recipe = Recipe(asked.model, federation.input_shape, federation.classes, 0, federation.integers)
+        recipe = Recipe(
+            asked.model, federation.input_shape, federation.classes, 0, federation.integers, federation.task
+        )
         backend = _backend(recipe, federation.dataset.scaling.pixels, device)
         newest = {slot: slot_rounds(self.memory, asked.run, slot)[-1:] for slot in slots}
         held = {slot: parameters(self.memory[made[0][1]]) for slot, made in newest.items() if made}
@@ -294,4 +296,4 @@ def _data(name: str, node: tuple[tuple[str, Any], ...], run: tuple[tuple[str, An
 @lru_cache(maxsize=8)
 def _backend(recipe: Recipe, pixels: tuple[float, float] | None, device: str) -> LoopEngine:
     """The reference engine; its initial weights are never used, the server's are."""
-    return LoopEngine(recipe.build(), pick_device(device), "fp32", pixels)
+    return LoopEngine(recipe.build(), pick_device(device), "fp32", pixels, recipe.task)

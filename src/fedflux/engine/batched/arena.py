@@ -124,7 +124,7 @@ class Arena:
 
     def clear(self) -> None:
         """Forget all examples and keep half as many from here on: the device has no room for so many."""
-        self._begin_anew(tuple(self.x.shape[1:]), self.x.dtype)
+        self._begin_anew(tuple(self.x.shape[1:]), tuple(self.y.shape[1:]), self.x.dtype)
         self._most //= 2
 
     def _view(self, blocks: Sequence[_Block]) -> OnDevice:
@@ -132,17 +132,18 @@ class Arena:
         return OnDevice(self.x, self.y, begins, sizes)
 
     def _suit(self, federation: Federation) -> None:
-        """Begin anew where another federation's images have another shape or type."""
+        """Begin anew where another federation's records have another shape or type."""
         dtype = torch.uint8 if federation.dataset.train.x.dtype == np.uint8 else torch.float32
-        if self.x.dtype != dtype or tuple(self.x.shape[1:]) != federation.input_shape:
-            self._begin_anew(federation.input_shape, dtype)
+        shapes = federation.input_shape, federation.dataset.train.y.shape[1:]
+        if self.x.dtype != dtype or (tuple(self.x.shape[1:]), tuple(self.y.shape[1:])) != shapes:
+            self._begin_anew(*shapes, dtype)
 
-    def _begin_anew(self, shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    def _begin_anew(self, shape: tuple[int, ...], targets: tuple[int, ...], dtype: torch.dtype) -> None:
         self._blocks.clear()
         self._names.clear()
         self._used = 0
         self.x = torch.zeros(0, *shape, dtype=dtype, device=self._device)
-        self.y = torch.zeros(0, dtype=torch.int64, device=self._device)
+        self.y = torch.zeros(0, *targets, dtype=torch.int64, device=self._device)
 
     def _put(self, name: Name, data: Labelled) -> None:
         begin, end = self._used, self._used + len(data.x)
@@ -159,7 +160,7 @@ class Arena:
         """
         if self._used + rows <= len(self.x):
             return
-        each = self.x.element_size() * int(np.prod(self.x.shape[1:])) + self.y.element_size()
+        each = sum(one.element_size() * int(np.prod(one.shape[1:])) for one in (self.x, self.y))
         most = self._most // each
         if self._used + rows > most:
             self._drop(most // 2 - rows, keep)

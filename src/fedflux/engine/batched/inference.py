@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
 
 from fedflux.data import Cohort, Features, Labelled, Split
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.base import Job, Key, ManyAtOnce, Statistic, Training
 from fedflux.engine.batched.arena import Arena, OnDevice, ranges
 from fedflux.engine.batched.memory import PART, Memory
@@ -55,8 +55,9 @@ class BatchedEngine(LoopEngine):
         precision: str = "fp32",
         pixels: tuple[float, float] | None = (0.5, 0.5),
         share: float = 1.0,
+        task: Task = ONE_LABEL,
     ) -> None:
-        super().__init__(model, device, precision, pixels)
+        super().__init__(model, device, precision, pixels, task)
         self.share = share
         self._memory = Memory(device, share)
         self._arena = Arena(device, share=share)
@@ -85,7 +86,7 @@ class BatchedEngine(LoopEngine):
         return self._memory.insist(work, self._forget, "one client")
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> NDArray[np.float64]:
-        """Accuracy of every member on a split with each predictor; very many members are scored some at a time."""
+        """The score of every member on a split with each predictor; very many members are scored some at a time."""
         if any(one.adaptation is not None for one in predictors):
             return self._memory.insist(partial(super().evaluate, predictors, cohort, split), self._forget, "one client")
         scores = np.full((len(predictors), len(cohort)), np.nan)
@@ -94,11 +95,11 @@ class BatchedEngine(LoopEngine):
             holders = [begin + k for k, client in enumerate(part) if cohort.federation.stored(client, split)]
             begin += len(part)
             if holders:
-                work = partial(self._accuracies, predictors, cohort, holders, split)
+                work = partial(self._scores, predictors, cohort, holders, split)
                 scores[:, holders] = self._memory.insist(work, self._forget, "one part of the clients")
         return scores
 
-    def _accuracies(
+    def _scores(
         self, predictors: Sequence[Predictor], cohort: Cohort, holders: list[int], split: Split
     ) -> NDArray[np.float64]:
         data = self.resident(cohort, [cohort.ids[k] for k in holders], split)
@@ -107,12 +108,11 @@ class BatchedEngine(LoopEngine):
         for places in _of_one_stack(predictors):
             mixed = self._mixed([predictors[place] for place in places], holders, data)
             for place, one in zip(places, mixed, strict=True):
-                sums = np.concatenate([[0], (one.argmax(dim=1) == y).cumsum(0).cpu().numpy()])
-                found[place] = np.diff(sums[data.bounds]) / data.sizes
+                found[place] = self.task.scores(one, y, data.bounds)
         return found
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
-        """Class probabilities of every client's images."""
+        """Probabilities of every client's images."""
         alone = partial(super().predict, predictor, features)
         if predictor.adaptation is not None:
             return self._memory.insist(alone, self._forget, "one client")
@@ -125,7 +125,7 @@ class BatchedEngine(LoopEngine):
         return [np.tile(part, (one.copies, 1)) for part, one in zip(parts, features, strict=True)]
 
     def losses(self, stack: Stack, cohort: Cohort, split: Split) -> list[NDArray[np.float32]]:
-        """Cross-entropy of every sample under every model."""
+        """The loss of every sample under every model."""
         found: list[NDArray[np.float32]] = []
         for part in cohort.parts(split):
             work = partial(self._losses_of, stack, cohort, part.ids, split)
@@ -138,7 +138,7 @@ class BatchedEngine(LoopEngine):
         data = self.resident(cohort, clients, split)
         rows = data.rows()
         y = data.y[rows]
-        losses = [cross_entropy(self._run(stack.row(m), data.x, rows), y, reduction="none") for m in range(len(stack))]
+        losses = [self.task.losses(self._run(stack.row(m), data.x, rows), y) for m in range(len(stack))]
         return np.split(torch.stack(losses).float().cpu().numpy(), data.bounds[1:-1], axis=1)
 
     def reduce(self, stack: Stack, clients: Sequence[Features], statistic: Statistic[T]) -> list[T]:
@@ -216,7 +216,7 @@ class BatchedEngine(LoopEngine):
         return latents
 
     def _mixed(self, predictors: Sequence[Predictor], members: list[int], data: OnDevice) -> Tensor:
-        """Every client's mixture of softmax outputs by each predictor of one stack, model by model over all clients
+        """Every client's mixture of probabilities by each predictor of one stack, model by model over all clients
         that use it.
         """
         weights = np.stack([one.weights[members] for one in predictors])
@@ -226,7 +226,8 @@ class BatchedEngine(LoopEngine):
         for model in np.flatnonzero((weights != 0).any(axis=(0, 1))):
             users = np.flatnonzero((weights[:, :, model] != 0).any(axis=0))
             sizes = data.sizes[users]
-            outputs = self._run(predictors[0].stack.row(int(model)), data.x, data.rows(users)).softmax(dim=1)
+            logits = self._run(predictors[0].stack.row(int(model)), data.x, data.rows(users))
+            outputs = self.task.probabilities(logits)
             if mixed is None:
                 mixed = outputs.new_zeros(len(predictors), int(data.sizes.sum()), outputs.shape[1])
             rows = ranges(data.bounds[:-1][users], sizes, data.x.device)

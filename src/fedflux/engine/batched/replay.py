@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from fedflux.data import Cohort
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.batched.arena import OnDevice
 from fedflux.engine.batched.inference import BatchedEngine, Kind
@@ -42,8 +43,9 @@ class ReplayEngine(BatchedEngine):
         pixels: tuple[float, float] | None = (0.5, 0.5),
         compiled: bool = False,
         share: float = 1.0,
+        task: Task = ONE_LABEL,
     ) -> None:
-        super().__init__(model, device, precision, pixels, share)
+        super().__init__(model, device, precision, pixels, share, task)
         # another layout means other kernels, whose rounding a strict run does not want
         self._channels_last = torch.device(device).type == "cuda" and precision != "fp32-strict"
         self._made: tuple[tuple[object, ...], SideBySide] | None = None

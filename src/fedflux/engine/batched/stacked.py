@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
 from fedflux.data import Cohort
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.base import Job, Key, Training
 from fedflux.engine.batched.inference import BatchedEngine, Kind
 from fedflux.engine.batched.replay import ReplayEngine
@@ -52,8 +53,9 @@ class StackedEngine(BatchedEngine):
         pixels: tuple[float, float] | None = (0.5, 0.5),
         compiled: bool = False,
         share: float = 1.0,
+        task: Task = ONE_LABEL,
     ) -> None:
-        super().__init__(model, device, precision, pixels, share)
+        super().__init__(model, device, precision, pixels, share, task)
         # torch.compile cannot map the gradients of fused layers, which gain more than compiling does
         self._compiled = compiled and self._model is model
         self._steppers: dict[_Outline, Stepper] = {}
@@ -232,6 +234,7 @@ def stacked_engine(
     pixels: tuple[float, float] | None = (0.5, 0.5),
     compiled: bool = False,
     share: float = 1.0,
+    task: Task = ONE_LABEL,
 ) -> BatchedEngine:
     """The engine that stacks clients, or replays them side by side where the model may not be stacked.
 
@@ -239,9 +242,9 @@ def stacked_engine(
     the part of a GPU that this process may take.
     """
     if any(isinstance(module, nn.modules.dropout._DropoutNd) for module in model.modules()):
-        engine = BatchedEngine(model, device, precision, pixels, share)
+        engine = BatchedEngine(model, device, precision, pixels, share, task)
         engine.name = "stacked"
         return engine
     if has_batch_norm(model):
-        return ReplayEngine(model, device, precision, pixels, compiled, share)
-    return StackedEngine(model, device, precision, pixels, compiled, share)
+        return ReplayEngine(model, device, precision, pixels, compiled, share, task)
+    return StackedEngine(model, device, precision, pixels, compiled, share, task)

@@ -78,6 +78,10 @@ class Mapped:
         """Logits under these parameters."""
         return self.inner.apply(params, x)
 
+    def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """What each example loses."""
+        return self.inner.example_losses(logits, y)
+
     def trained(self, params: Parameters) -> Parameters:
         """The tensors that training changes."""
         return self.inner.trained(params)
@@ -125,7 +129,7 @@ def mapped_advance(rule: Rule, operations: Operations, images: Callable[[Tensor]
         rows = data.rows(where).reshape(-1)
         x = images(data.x.index_select(0, rows))
         x = x.reshape(*where.shape, *x.shape[1:])
-        y = data.y.index_select(0, rows).reshape(where.shape)
+        y = data.y.index_select(0, rows).reshape(*where.shape, *data.y.shape[1:])
         dims = (0, 0, 0, 0, 0, 0, 0, None if real is None else 0)
         after: tuple[Sets, Any] = vmap(one, in_dims=dims)(params, memory, x, y, where, extras, index, real)
         return after

@@ -13,6 +13,7 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor, nn
 
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.kernels.fused import looked_at, pools, pools_all
 from fedflux.engine.kernels.in_place import Layer, Linear, Pooled, Weights
 from fedflux.engine.rules import Batch, LossRule, Rule, Sgd, shortening
@@ -112,21 +113,19 @@ class _Room(NamedTuple):
 
     layers: list[Layer]
     logits: Tensor
-    minus_one: Tensor
-    """One a column: what the label's probability is lessened by for the gradient."""
 
 
 class ChainTrainer:
     """One client after another through the same buffers."""
 
     @staticmethod
-    def of(model: nn.Module) -> "ChainTrainer | None":
+    def of(model: nn.Module, task: Task = ONE_LABEL) -> "ChainTrainer | None":
         """None where the model is no chain."""
         chain = Chain.of(model)
-        return None if chain is None else ChainTrainer(chain, next(model.parameters()).dtype)
+        return None if chain is None else ChainTrainer(chain, next(model.parameters()).dtype, task)
 
-    def __init__(self, chain: Chain, dtype: torch.dtype) -> None:
-        self._chain = chain
+    def __init__(self, chain: Chain, dtype: torch.dtype, task: Task = ONE_LABEL) -> None:
+        self._chain, self._task = chain, task
         sizes = dict(chain.model.named_parameters())
         shapes = [sizes[name].shape for name in chain.names]
         count = sum(shape.numel() for shape in shapes)
@@ -144,12 +143,12 @@ class ChainTrainer:
         self._one_at_a_time = Lock()
         self._encoder = chain.encoder
 
-    def __reduce__(self) -> tuple[type["ChainTrainer"], tuple[Chain, torch.dtype]]:
+    def __reduce__(self) -> tuple[type["ChainTrainer"], tuple[Chain, torch.dtype, Task]]:
         """A copy makes its own buffers, whose tensors are views of each other."""
-        return ChainTrainer, (self._chain, self._values.dtype)
+        return ChainTrainer, (self._chain, self._values.dtype, self._task)
 
     def takes(self, rule: Rule, shape: tuple[int, ...]) -> bool:
-        """Whether the rule is plain SGD on the mean cross-entropy, on batches that the chain can run on."""
+        """Whether the rule is plain SGD on the task's mean loss, on batches that the chain can run on."""
         return type(rule) is LossRule and type(rule.optimiser) is Sgd and self._chain.takes(shape)
 
     def train(self, params: Parameters, epochs: Iterable[Iterable[Batch]], rule: Rule) -> Parameters:
@@ -191,10 +190,9 @@ class ChainTrainer:
         return room
 
     def _step(self, x: Tensor, y: Tensor, optimiser: Sgd) -> None:
-        """One gradient step on the mean cross-entropy of a batch."""
-        layers, logits, minus_one = self._forward(x)
-        gradient = torch.softmax(logits, 0)
-        gradient.scatter_add_(0, y.unsqueeze(0), minus_one).div_(len(y))
+        """One gradient step on the mean loss of a batch."""
+        layers, logits = self._forward(x)
+        gradient = self._task.slope(logits, y)
         for layer in reversed(layers):
             gradient = layer.backward(gradient)
         if optimiser.clip is not None:
@@ -231,7 +229,7 @@ class ChainTrainer:
             layer = Pooled(weights[len(layers)], _padding(conv), sizes[k], exit.view(sizes[k + 1]), k == 0)
             layers.append(layer)
             exit = layer.entry
-        return _Room(layers[::-1], logits, torch.full((1, count), -1.0, dtype=dtype))
+        return _Room(layers[::-1], logits)
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:

@@ -6,6 +6,7 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 import torch
 from torch import Tensor, nn
 
+from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.base import Key
 from fedflux.engine.kernels.functional import Functional
 from fedflux.engine.kernels.fused import with_fused_layers
@@ -19,7 +20,15 @@ from fedflux.streams import stream_seed
 class ModuleOperations:
     """One module on one device, run with tensors in the place of its own."""
 
-    def __init__(self, model: nn.Module, device: str, precision: str, pixels: tuple[float, float] | None) -> None:
+    def __init__(
+        self,
+        model: nn.Module,
+        device: str,
+        precision: str,
+        pixels: tuple[float, float] | None,
+        task: Task = ONE_LABEL,
+    ) -> None:
+        self.task = task
         self.device = device
         self.precision = precision
         self._pixels = pixels
@@ -46,6 +55,10 @@ class ModuleOperations:
         """Logits under these parameters and buffers."""
         with self._autocast():
             return self._functional.forward(params, x).to(self._dtype)
+
+    def example_losses(self, logits: Tensor, y: Tensor) -> Tensor:
+        """What each example loses."""
+        return self.task.losses(logits, y)
 
     def trained(self, params: Parameters) -> Parameters:
         """The tensors that training changes."""

@@ -57,7 +57,7 @@ class ProcessesEngine:
             raise FedfluxError("engine processes needs Linux or macOS: use --engine loop")
         self.precision = precision
         self.workers = _cores() if workers is None else workers
-        self._loop = LoopEngine(recipe.build(), "cpu", precision, pixels)
+        self._loop = LoopEngine(recipe.build(), "cpu", precision, pixels, recipe.task)
         self._loop.recipe = recipe
         self.trained_names = self._loop.trained_names
         self._pool = Pool(_Prepare(recipe, precision, pixels), self.workers)
@@ -200,7 +200,7 @@ class _Prepare:
     pixels: tuple[float, float] | None
 
     def __call__(self) -> "_Do":
-        return _Do(LoopEngine(self.recipe.build(), "cpu", self.precision, self.pixels))
+        return _Do(LoopEngine(self.recipe.build(), "cpu", self.precision, self.pixels, self.recipe.task))
 
 
 @dataclass(frozen=True)
