@@ -6,7 +6,9 @@ import torch
 from sklearn.metrics import roc_auc_score
 from torch.nn.functional import binary_cross_entropy, cross_entropy
 
-from fedflux.data.tasks import ONE_LABEL, SEVERAL_LABELS, Task, kinds, macro_auc, rarest_first, strata, task_of
+from fedflux.data.tasks import ONE_LABEL, SEVERAL_LABELS, Task, task_of
+from fedflux.data.tasks.areas import macro_auc
+from fedflux.data.tasks.kinds import kinds, rarest_first, strata
 
 
 def answers(seed: int, levels: int | None = None) -> tuple[torch.Tensor, torch.Tensor]:

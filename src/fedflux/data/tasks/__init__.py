@@ -4,7 +4,6 @@ The task belongs to the data and shows in the targets' shape: (N,) is one label 
 labels whether a record has it. Methods and engines ask the task and do not tell the two apart.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar, Literal, Protocol
@@ -14,6 +13,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits, cross_entropy
+
+from fedflux.data.tasks.areas import macro_auc
 
 ScoreName = Literal["accuracy", "macro ROC AUC"]
 Labels = NDArray[np.int64]
@@ -120,62 +121,3 @@ ONE_LABEL, SEVERAL_LABELS = OneLabel(), SeveralLabels()
 def task_of(y: NDArray[np.generic]) -> Task:
     """The task that targets of this shape are for."""
     return SEVERAL_LABELS if y.ndim == 2 else ONE_LABEL
-
-
-def macro_auc(scores: NDArray[np.float64], y: Labels) -> float:
-    """The mean ROC AUC of the labels (N, L) that some of these records have and others have not; NaN without any.
-
-    By ranks: a record with the label is ranked above one without it in that share of all such pairs, a tie being half.
-    A target below zero is unknown, and left out.
-    """
-    if (y < 0).any():
-        columns = [(y[:, u] >= 0, u) for u in range(y.shape[1])]
-        each = [_areas(scores[known, u, None], y[known, u, None])[0] for known, u in columns]
-        areas = np.array(each)
-    else:
-        areas = _areas(scores, y)
-    known = ~np.isnan(areas)
-    return float(areas[known].mean()) if known.any() else float("nan")
-
-
-def _areas(scores: NDArray[np.float64], y: Labels) -> NDArray[np.float64]:
-    """(L,): the area of each label, NaN where its records are all alike."""
-    count = len(scores)
-    order = np.argsort(scores, axis=0, kind="stable")
-    ordered = np.take_along_axis(scores, order, axis=0)
-    place = np.arange(count)[:, None]
-    new = np.ones(ordered.shape, dtype=np.bool_)
-    new[1:] = ordered[1:] != ordered[:-1]
-    first = np.maximum.accumulate(np.where(new, place, 0), axis=0)
-    ends = np.ones(ordered.shape, dtype=np.bool_)
-    ends[:-1] = new[1:]
-    last = np.minimum.accumulate(np.where(ends, place, count)[::-1], axis=0)[::-1]
-    rank = 1 + (first + last) / 2  # of equals, the mean of their places
-    having = np.take_along_axis(y, order, axis=0) > 0
-    with_it = having.sum(axis=0)
-    above = np.where(having, rank, 0.0).sum(axis=0) - with_it * (with_it + 1) / 2
-    pairs = with_it * (count - with_it)
-    return np.asarray(np.where(pairs > 0, above / np.maximum(pairs, 1), np.nan))
-
-
-def kinds(labels: Labels, rarest: Sequence[int] = ()) -> Labels:
-    """One kind for every record, so that each counts once wherever records are counted by what they are.
-
-    One label is the kind itself. Of several it is the first in the order `rarest`, by default the labels' own, that the
-    record has; records with none are the last kind, L.
-    """
-    if labels.ndim == 1:
-        return labels
-    order = np.array(rarest if len(rarest) else range(labels.shape[1]), dtype=np.int64)
-    held = labels[:, order] > 0
-    return np.asarray(np.where(held.any(axis=1), order[held.argmax(axis=1)], labels.shape[1]), dtype=np.int64)
-
-
-def rarest_first(counts: NDArray[np.generic]) -> tuple[int, ...]:
-    """The order of labels by how many records have them."""
-    return tuple(np.argsort(counts, kind="stable").tolist())
-
-
-def strata(labels: Labels) -> Labels:
-    """Kinds of one body of records by its own counts: what splits keep in proportion."""
-    return labels if labels.ndim == 1 else kinds(labels, rarest_first((labels > 0).sum(axis=0)))
