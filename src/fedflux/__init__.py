@@ -1,7 +1,7 @@
 """fedflux: clustered federated learning under distribution shift.
 
-The names in `__all__` are stable. All but `run` are loaded when they are first asked for, so that `import fedflux` is
-light: torch is loaded by whatever needs it.
+The names in `__all__` are stable. All but `run` and `compare` are loaded when they are first asked for, so that
+`import fedflux` is light: torch is loaded by whatever needs it.
 """
 
 from importlib import import_module
@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from pandas import DataFrame
+
     from fedflux.data.federation import Federation
     from fedflux.library.callbacks import EarlyStopping
+    from fedflux.library.compare import Federations
     from fedflux.library.describer import Describer
     from fedflux.library.flux_clustering import FluxClustering
     from fedflux.library.result import Result
@@ -35,6 +38,7 @@ __all__ = [
     "Result",
     "TrainedRun",
     "__version__",
+    "compare",
     "load",
     "run",
 ]
@@ -106,6 +110,60 @@ def run(
         clusterer=clusterer,
         on_round=on_round,
         metrics=metrics,
+        progress=progress,
+        out=out,
+        **options,
+    )
+
+
+def compare(
+    federation: "Federations | None" = None,
+    *,
+    algorithms: "Sequence[object]" = ("fedavg", "flux"),
+    shifts: "Sequence[str] | str | None" = None,
+    levels: "Sequence[int] | str | int | None" = None,
+    seeds: "Sequence[int] | str | int | None" = None,
+    model: object = None,
+    clusterer: object = None,
+    reference: str | None = None,
+    jobs: int = 1,
+    progress: bool | None = None,
+    out: "str | Path | None" = None,
+    **options: Any,
+) -> "DataFrame":
+    """Compare methods: a pandas table with a line for each algorithm, dataset, shift and level, mean ± deviation.
+
+    Without a federation the dataset is named, and shifted in every way asked for; `options` are the flags of
+    `fedflux run`. The table's `attrs` hold the figures of every seed and the paired differences to the reference.
+
+    federation
+        One federation, or a mapping from names to several.
+    algorithms
+        Names, classes or objects, as `run` takes one.
+    shifts, levels, seeds
+        Lists, or text as on the command line: `"px,py"`, `"1-8"`, `"42-46"`.
+    reference
+        The algorithm that the others are held beside: by default FedAvg, or else the first.
+    jobs
+        Processes that run at once; more than one takes names alone, and a script with a main guard.
+    out
+        The folder of all runs and their store: what is finished there is not run again, what was stopped goes on.
+        Without it nothing is written but temporary files.
+
+    >>> fedflux.compare(dataset="digits", shifts="px", levels="3,5", seeds="42-44")  # doctest: +SKIP
+    """
+    from fedflux.library.compare import compare
+
+    return compare(
+        federation,
+        algorithms=algorithms,
+        shifts=shifts,
+        levels=levels,
+        seeds=seeds,
+        model=model,
+        clusterer=clusterer,
+        reference=reference,
+        jobs=jobs,
         progress=progress,
         out=out,
         **options,

@@ -217,7 +217,7 @@ def _begun(path: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
     raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; {instead}")
 
 
-def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
+def check_start(configs: Sequence[RunConfig], dataset: Dataset, model: OwnModel | None = None) -> None:
     """Refuse settings that no run could begin with, as far as the first federation of each algorithm shows it."""
     for config in configs:
         check_trackers(config.track)
@@ -225,9 +225,8 @@ def check_start(configs: Sequence[RunConfig], dataset: Dataset) -> None:
         _check_clusters(decided, federation)
         algorithm = make_algorithm(decided.algorithm, decided.settings(_true_clusters(federation)))
         view = federation if algorithm.uses_truth else federation.blind()
-        algorithm.init(
-            view, engine_for(replace(decided, engine="loop" if decided.engine == "auto" else decided.engine), view)
-        )
+        on = replace(decided, engine="loop" if decided.engine == "auto" else decided.engine)
+        algorithm.init(view, engine_for(on, view, model=model))
 
 
 def _true_clusters(federation: Federation) -> int | None:

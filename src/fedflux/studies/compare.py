@@ -11,18 +11,24 @@ from fedflux.algorithms import READS
 from fedflux.data.dataset import Dataset
 from fedflux.data.partition import count_clients
 from fedflux.data.sources import load
+from fedflux.data.sources.own import with_scale
 from fedflux.errors import FedfluxError
+from fedflux.models import OwnModel
 from fedflux.runs.config import RunConfig, make_config
 from fedflux.runs.identity import GRID, folder_name, group, identity, shift_words
 from fedflux.runs.runner import check_start, decide_model
 from fedflux.runs.storage.store import STORE_FILE, Store
 from fedflux.studies.paper import figures
 from fedflux.studies.summary import SPREAD, WORK, WORST, by_cell, by_shift, overall, paired
-from fedflux.studies.workers import Kind, work
+from fedflux.studies.workers import Kind, Tell, work
 
 FIGURES = (
     *SPREAD, *WORST, "pairs_right", "clusters_found", "clusters_true", "seconds", "bytes_up", "bytes_down", *WORK,
 )  # fmt: skip
+
+
+Work = Callable[[Sequence[RunConfig], int, Tell], None]
+"""What does the runs, on so many processes; `tell` hears of each step."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +72,12 @@ class Status:
 
 
 def compare(
-    cells: list[Cell], store: Store, jobs: int, reference: str, on_change: Callable[[Status], None] | None = None
+    cells: list[Cell],
+    store: Store,
+    jobs: int,
+    reference: str,
+    on_change: Callable[[Status], None] | None = None,
+    work: Work = work,
 ) -> dict[str, Any]:
     """Run what the store does not hold yet; the answer is what `fedflux compare --json` prints."""
     status = Status(cells)
@@ -108,10 +119,13 @@ def plan(
     levels: Sequence[int],
     seeds: Sequence[int],
     out: Path,
+    dataset: Dataset | None = None,
+    model: OwnModel | None = None,
 ) -> list[Cell]:
     """All cells, checked, in the order they are run: seed by seed, so that early figures cover the whole grid.
 
-    Cells that would give the same numbers, such as two levels of no shift, are one.
+    Cells that would give the same numbers, such as two levels of no shift, are one. `dataset` and `model` are such as
+    were handed in, under the names that the settings have.
     """
     for key in ("until", "resume", *GRID):
         if key in told:
@@ -124,13 +138,15 @@ def plan(
     ]
     configs = [make_config(_readable(told, place)) for place in grid]
     store = configs[0].store or str(out / STORE_FILE)
-    dataset = load(configs[0].dataset, Path(configs[0].data_dir) if configs[0].data_dir else None)
-    check_start(configs[: len(algorithms)], dataset)
+    if dataset is None:
+        dataset = load(configs[0].dataset, Path(configs[0].data_dir) if configs[0].data_dir else None)
+    check_start(configs[: len(algorithms)], dataset, model)
+    dataset = with_scale(dataset, configs[0].scale)
     cells: dict[str, Cell] = {}
     for config in configs:
         decided, checksum = _decide(config, dataset), dataset.checksum
         ready = replace(decided, out=str(out / folder_name(decided, checksum)), store=store, resume=True)
-        name = identity(decided, checksum)
+        name = identity(decided, checksum, None if model is None else model.digest)
         cells.setdefault(name, Cell(ready, name, group(decided, checksum)))
     _check_out(out)
     return list(cells.values())

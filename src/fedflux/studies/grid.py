@@ -70,8 +70,8 @@ def names(
     told: str | list[str], known: Sequence[str], kind: str, others: Callable[[str], bool] = lambda name: False
 ) -> list[str]:
     """`a,b` or `all` or a list, each checked, none twice; `others` are known by other means."""
-    text = ",".join(told) if isinstance(told, list) else told
-    chosen = list(known) if text.strip() == "all" else [name.strip() for name in text.split(",") if name.strip()]
+    each = told if isinstance(told, list) else told.split(",")
+    chosen = list(known) if [name.strip() for name in each] == ["all"] else [one.strip() for one in each if one.strip()]
     for name in chosen:
         if name not in known and not others(name):
             raise FedfluxError(f"--{kind} '{name}' is unknown: choose from {', '.join(known)}, or all")

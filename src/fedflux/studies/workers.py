@@ -7,16 +7,18 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from typing import Any, Literal
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources import load
 from fedflux.engine.allocator import keep_freed_memory
 from fedflux.errors import FedfluxError, StoppedError
+from fedflux.models import OwnModel
 from fedflux.runs.config import RunConfig
 from fedflux.runs.runner import run_config
 from fedflux.runs.session import Progress
@@ -188,11 +190,32 @@ def _do(
     on_round: Callable[[Progress], None],
 ) -> tuple[Kind, Any]:
     key = (config.dataset, config.data_dir)
-    try:
+
+    def run() -> dict[str, Any]:
         if key not in datasets:
             datasets.clear()
             datasets[key] = load(config.dataset, Path(config.data_dir) if config.data_dir else None)
-        return "done", run_config(config, on_round, datasets[key], share)
+        return run_config(config, on_round, datasets[key], share)
+
+    return _attempt(run)
+
+
+def work_here(runs: Sequence[RunConfig], tell: Tell, dataset: Dataset | None, model: OwnModel | None) -> None:
+    """Do all runs in this process, one after another: data, models and methods may be objects that live here alone."""
+    for task, config in enumerate(runs):
+        listener = partial(tell, task, "round")
+        kind, content = _attempt(partial(run_config, config, listener, dataset, model=model))
+        while kind == "busy":
+            tell(task, kind, content)
+            sleep(RETRY)
+            kind, content = _attempt(partial(run_config, config, listener, dataset, model=model))
+        tell(task, kind, content)
+
+
+def _attempt(run: Callable[[], dict[str, Any]]) -> tuple[Kind, Any]:
+    """What comes of a run, whatever comes of it."""
+    try:
+        return "done", run()
     except BusyError as error:
         return "busy", str(error)
     except (FedfluxError, StoppedError) as error:
