@@ -17,7 +17,7 @@ from fedflux.algorithms import ALGORITHMS
 from fedflux.files import write_json
 from fedflux.runs.storage.store import Store
 from fedflux.studies.compare import Cell, compare, plan
-from fedflux.studies.grid import names
+from fedflux.studies.grid import FOR_SOME_MODELS, names
 
 RATES = (0.005, 0.01, 0.03, 0.06)
 SHIFTS = ("px", "py", "pygx", "pxgy")
@@ -58,7 +58,7 @@ def main() -> None:
     parser.add_argument("--jobs", type=int, default=1)
     given = parser.parse_args()
     told = {"dataset": given.dataset, **({"data_dir": given.data_dir} if given.data_dir else {})}
-    algorithms = names(given.algorithms, list(ALGORITHMS), "algorithms")
+    algorithms = names(given.algorithms, list(ALGORITHMS), "algorithms", left_out=FOR_SOME_MODELS)
     found = scores(told, algorithms, given.out / given.dataset, given.jobs)
     kept = loads(FILE.read_text()) if FILE.exists() else {}
     before = kept.get(given.dataset, {"rates": {}, "validation": {}})

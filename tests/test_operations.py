@@ -9,9 +9,12 @@ import pytest
 import torch
 
 import fedflux.algorithms  # noqa: F401, registers what methods ask
+from fedflux.algorithms.baselines import ditto
 from fedflux.algorithms.baselines.apfl import Mixing
 from fedflux.algorithms.baselines.atp import BatchAdaptation, RateRule
+from fedflux.algorithms.baselines.fedrep import SomeLayers
 from fedflux.algorithms.baselines.haccs import AskHistograms
+from fedflux.algorithms.baselines.pacfl import AskSubspace
 from fedflux.algorithms.baselines.paper import Pulled
 from fedflux.algorithms.baselines.pfedme import Envelope
 from fedflux.algorithms.shared.membership import AskMeanLosses
@@ -53,8 +56,11 @@ OPERATIONS = [
     Envelope(SGD, 15.0, 5, 0.03, 0.001),
     RateRule(0.1),
     Pulled(SGD, 1.0),
+    ditto.Pulled(SGD, 0.5),
+    SomeLayers(SGD, ("classifier.bias", "classifier.weight")),
     BatchAdaptation({"norm.weight": torch.tensor(0.5), "out.bias": torch.arange(3.0)}, 16),
     AskMeanLosses(4),
+    AskSubspace(64, 3, "test"),
     AskHistograms("py", 10, seed=7, epsilon=0.5),
     AskWeights(Evidence(3)),
     Responsibilities(MARGINALS, labels=2),

@@ -25,6 +25,7 @@ from fedflux.algorithms.baselines.feddrift import FedDrift
 from fedflux.algorithms.baselines.fesem import Fesem
 from fedflux.algorithms.baselines.haccs import Haccs
 from fedflux.algorithms.baselines.ifca import Ifca
+from fedflux.algorithms.baselines.pacfl import Pacfl
 from fedflux.data import Federation
 from fedflux.engine import SimulatedEngine
 
@@ -38,6 +39,7 @@ METHODS: dict[str, Make] = {
     "cfl": lambda settings: Cfl(settings, warm_up=1),
     "haccs": Haccs,
     "haccs py": lambda settings: Haccs(settings, histogram="py"),
+    "pacfl": Pacfl,
     "feddrift": FedDrift,
 }
 
@@ -61,6 +63,7 @@ def engine(view: Federation) -> SimulatedEngine:
         Fesem(ONE, start="random"),
         Cfl(SETTINGS, eps1=0.0),
         FedDrift(SETTINGS, start="one", delta=float("inf")),
+        Pacfl(SETTINGS, beta=90.0),
     ],
     ids=lambda algorithm: type(algorithm).__name__,
 )

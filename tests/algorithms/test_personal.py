@@ -1,4 +1,4 @@
-"""What FedEM, FedRC, APFL, pFedMe and ATP have in common: engines, resuming, small cohorts, divergence."""
+"""What personalised methods have in common: engines, resuming, small cohorts, divergence."""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -14,8 +14,12 @@ import fedflux
 from fedflux.algorithms import PAPER_BASELINES, Algorithm
 from fedflux.algorithms.baselines.apfl import Apfl
 from fedflux.algorithms.baselines.atp import Atp
+from fedflux.algorithms.baselines.ditto import Ditto
 from fedflux.algorithms.baselines.fedem import FedEM
+from fedflux.algorithms.baselines.fedper import FedPer
 from fedflux.algorithms.baselines.fedrc import FedRC
+from fedflux.algorithms.baselines.fedrep import FedRep
+from fedflux.algorithms.baselines.feroma import Feroma
 from fedflux.algorithms.baselines.pfedme import PFedMe
 from fedflux.data import Federation
 from fedflux.engine import DivergedError, ProcessesEngine, Recipe, SimulatedEngine, make_engine
@@ -27,6 +31,10 @@ METHODS: dict[str, Algorithm[Any]] = {
     "apfl": Apfl(SETTINGS),
     "apfl of outputs": Apfl(SETTINGS, output_mixing=True),
     "pfedme": PFedMe(SETTINGS),
+    "ditto": Ditto(SETTINGS),
+    "fedper": FedPer(SETTINGS),
+    "fedrep": FedRep(SETTINGS),
+    "feroma": Feroma(replace(SETTINGS, cluster_round=1)),
     "atp": Atp(SETTINGS, rate_rounds=2),
     **{f"{name} of the paper": PAPER_BASELINES[name](SETTINGS) for name in ("fedem", "fedrc", "apfl", "pfedme")},
 }

@@ -11,6 +11,7 @@ pytest.importorskip("flwr", reason="needs Flower: pip install 'fedflux[flower]'"
 from tests.deploy.staging import make_grid, node_id, play, played, round_of, simulated, watched
 
 from fedflux.algorithms import ALGORITHMS
+from fedflux.algorithms.check_stage import NORMALISED
 from fedflux.data import Partition, populate
 from fedflux.data.sources import load
 from fedflux.deploy.flower.records import unpack
@@ -55,6 +56,8 @@ def test_a_method_is_the_same_deployed(algorithm: str) -> None:
     settings = {**SHORT, "algorithm": algorithm, **({"rounds": 2} if algorithm in MIXTURES else {})}
     if "cluster_round" in ALGORITHMS[algorithm].reads:
         settings["cluster_round"] = 2
+    if ALGORITHMS[algorithm].needs_batch_norm:
+        settings["model"] = NORMALISED
     deployed, local = played(range(6), **settings), simulated(**settings)
     check_same(deployed.result, local)
     models = len(next(iter(deployed.models.values()))) if algorithm in MIXTURES else 1

@@ -2,7 +2,25 @@
 
 from fedflux.algorithms import baselines, flux  # noqa: F401
 from fedflux.algorithms.base import Algorithm, Described, RoundMetrics, Settings
-from fedflux.algorithms.baselines import apfl, atp, cfl, feddrift, fedem, fedrc, fesem, haccs, ifca, paper, pfedme  # noqa: F401
+from fedflux.algorithms.baselines import (  # noqa: F401
+    apfl,
+    atp,
+    cfl,
+    ditto,
+    fedbn,
+    feddrift,
+    fedem,
+    fedper,
+    fedrc,
+    fedrep,
+    feroma,
+    fesem,
+    haccs,
+    ifca,
+    pacfl,
+    paper,
+    pfedme,
+)  # fmt: skip
 from fedflux.algorithms.baselines.fedavg import FedAvg
 from fedflux.algorithms.baselines.local import Local
 from fedflux.algorithms.flux.describe import DescriptorSettings
@@ -32,6 +50,7 @@ __all__ = [
 
 for name in (  # as people read them: the two extremes, FLUX and its kin, then the others by what they cluster by
     *("local", "fedavg", "oracle", "flux", "flux-prior", "flux-dynamic", "flux-soft"),
-    *("ifca", "fesem", "cfl", "haccs", "feddrift", "fedem", "fedrc", "apfl", "pfedme", "atp"),
+    *("ifca", "fesem", "cfl", "haccs", "pacfl", "feddrift", "fedem", "fedrc", "feroma"),
+    *("apfl", "ditto", "pfedme", "fedper", "fedrep", "fedbn", "atp"),
 ):
     ALGORITHMS[name] = ALGORITHMS.pop(name)

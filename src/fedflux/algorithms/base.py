@@ -155,6 +155,8 @@ class Algorithm(Protocol[S]):
     """Which of the settings that not everyone reads it reads; the others cannot change its numbers."""
     own_rule: ClassVar[bool]
     """Whether clients train by a rule of the method's own; else by plain SGD."""
+    needs_batch_norm: ClassVar[bool]
+    """Whether it is for models with BatchNorm alone."""
 
     @property
     def settings(self) -> Settings:
@@ -204,6 +206,7 @@ class Method:
 
     reads: ClassVar[frozenset[str]] = frozenset()
     own_rule: ClassVar[bool] = False
+    needs_batch_norm: ClassVar[bool] = False
     settings: Settings
 
     @classmethod

@@ -173,7 +173,7 @@ def _rows(jobs: Sequence[Job], lost: Collection[int]) -> list[int]:
     rows: list[int] = []
     row = 0
     for job in jobs:
-        sent = sum(slot is None for slot in job.keep) if job.keep else len(job.models)
+        sent = sum(job.sent)
         rows += [] if job.client in lost else range(row, row + sent)
         row += sent
     return rows

@@ -2,21 +2,25 @@
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from fedflux.algorithms.base import Algorithm, RoundMetrics, Settings
 from fedflux.data import Cohort, Dataset, Examples, Federation, Partition, partition
 from fedflux.engine import Engine, Kept, SimulatedEngine, Training, make_engine
+from fedflux.models.protocol import EncoderHead
 from fedflux.savable import put_together, take_apart
 
 Make = Callable[[Settings], Algorithm[Any]]
 CLIENTS, LATER, ROUNDS, CLASSES, SIDE = 6, 2, 4, 3, 4
 PER_CLIENT, TEST = 38, 13
 """Examples a client: 31 to train on, 7 to validate and 13 to test with, which nothing else there is as many as."""
+NORMALISED = "fedflux.algorithms.check_stage:Normalised"
 SETTINGS = Settings(rounds=ROUNDS, training=Training(1, 8, 0.05, 0.9), seed=3, clusters=2, cluster_round=2)
 
 
@@ -77,12 +81,22 @@ def stage(
     algorithm = make(settings)
     federation = small_federation(clients)
     view = federation if algorithm.uses_truth else federation.blind()
-    return algorithm, view, fresh_engine(view)
+    return algorithm, view, fresh_engine(view, algorithm)
 
 
-def fresh_engine(view: Federation) -> SimulatedEngine:
-    """The reference engine, with nothing in its clients' slots."""
-    return make_engine("loop", "mlp", view, seed=3, device="cpu")
+def fresh_engine(view: Federation, algorithm: Algorithm[Any] | None = None) -> SimulatedEngine:
+    """The reference engine, with nothing in its clients' slots and a model that the algorithm can train."""
+    model = "mlp" if algorithm is None or not getattr(algorithm, "needs_batch_norm", False) else NORMALISED
+    return make_engine("loop", model, view, seed=3, device="cpu")
+
+
+class Normalised(EncoderHead):
+    """A small model with BatchNorm."""
+
+    def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), 16), nn.BatchNorm1d(16), nn.ReLU())
+        self.classifier = nn.Linear(16, classes)
 
 
 def everyone(round: int) -> Sequence[int]:

@@ -68,7 +68,7 @@ def check_resumes(make: Make) -> None:
     whole = play(make)
     for stop, step in enumerate(whole.steps[:-1]):
         assert type(step.state) in whole.algorithm.states, f"{type(step.state).__name__} is not among its `states`"
-        loaded, engine = saved(step.state), fresh_engine(whole.view)
+        loaded, engine = saved(step.state), fresh_engine(whole.view, whole.algorithm)
         engine.restore(saved(step.kept))
         for cohort in list(cohorts(whole.view))[stop:]:
             loaded, _ = whole.algorithm.round(loaded, cohort, engine)
@@ -161,7 +161,7 @@ def check_copies(make: Make) -> None:
             federation = replace(federation, rows=rows)
         algorithm = make(SETTINGS)
         view = federation if algorithm.uses_truth else federation.blind()
-        engine = fresh_engine(view)
+        engine = fresh_engine(view, algorithm)
         state = algorithm.init(view, engine)
         for cohort in cohorts(view):
             state, _ = algorithm.round(state, cohort, engine)
@@ -235,7 +235,7 @@ def check_grows(make: Make) -> None:
     played = play(make)
     more = small_federation(range(CLIENTS + LATER)).blind()
     for stop in (1, 3):
-        step, engine = played.steps[stop], fresh_engine(more)
+        step, engine = played.steps[stop], fresh_engine(more, played.algorithm)
         engine.restore(step.kept)
         state = grown(step.state, len(more))
         labels = played.algorithm.assignment(state)

@@ -6,6 +6,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from torch import Tensor
 
 from fedflux.data.cohort import Cohort
 from fedflux.data.labelled import Features, Labelled, Split
@@ -38,6 +39,9 @@ class Holding(Protocol):
 
     def inputs(self, split: Split) -> NDArray[np.generic]:
         """The inputs as the client has them, before they are scaled."""
+
+    def scaled(self, split: Split) -> Tensor:
+        """The stored inputs as models are given them."""
 
     def labels(self, split: Split) -> NDArray[np.int64]:
         """The labels of the stored examples; a client without labels has none to tell."""
@@ -78,6 +82,10 @@ class ClientHolding:
         """As its pattern shows them."""
         return self.cohort.federation.inputs(self.client, split)
 
+    def scaled(self, split: Split) -> Tensor:
+        """As tensors, without labels."""
+        return self.cohort.data(self.client, split).x
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """As the client gives them."""
         return self.cohort.federation.labels(self.client, split)
@@ -115,6 +123,10 @@ class LooseHolding:
     def inputs(self, split: Split) -> NDArray[np.generic]:
         """They came scaled."""
         raise ValueError("these inputs were scaled before they came")
+
+    def scaled(self, split: Split) -> Tensor:
+        """As they came."""
+        return self.features.x
 
     def labels(self, split: Split) -> NDArray[np.int64]:
         """There are none."""

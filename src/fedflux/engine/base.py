@@ -36,6 +36,16 @@ class Job:
     """For each of them the slot whose model the client begins from instead, once it has one; (): none."""
     keep: tuple[str | None, ...] = ()
     """For each of them the slot that the trained model stays in, None where it is sent back; (): all are sent."""
+    layers: tuple[str, ...] = ()
+    """The tensors that are personal where not the whole model is: slots hold these alone, the client begins from a row
+    of the start with its own in place, and what it trained is kept in part and, if it `sends`, sent back whole."""
+    sends: bool = True
+
+    @property
+    def sent(self) -> tuple[bool, ...]:
+        """For each of the models whether it is sent back."""
+        both = bool(self.layers) and self.sends
+        return tuple(slot is None or both for slot in self.keep or (None,) * len(self.models))
 
 
 @dataclass(frozen=True)

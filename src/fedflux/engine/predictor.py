@@ -39,6 +39,9 @@ class Predictor:
     slots: tuple[str, ...] = ()
     blended: bool = False
     """Mix parameters to one model a client instead of probabilities."""
+    layers: tuple[str, ...] = ()
+    """The tensors that are personal where not the whole model is: slots hold these alone, and all others are those of
+    the stack's only model."""
 
     @staticmethod
     def single(stack: Stack, chosen: NDArray[np.int64]) -> "Predictor":
@@ -53,6 +56,7 @@ class Predictor:
         return Predictor(stack, np.tile(weights / weights.sum(), (clients, 1)))
 
     @staticmethod
-    def kept(stack: Stack, slot: str, has_one: NDArray[np.bool_]) -> "Predictor":
-        """The model that each client keeps in a slot; the stack's only model for clients that have none."""
-        return Predictor(stack, np.stack([~has_one, has_one], axis=1).astype(np.float64), slots=(slot,))
+    def kept(stack: Stack, slot: str, has_one: NDArray[np.bool_], layers: tuple[str, ...] = ()) -> "Predictor":
+        """The model, or these layers, that each client keeps in a slot; the stack's only model for whoever has none."""
+        weights = np.stack([~has_one, has_one], axis=1).astype(np.float64)
+        return Predictor(stack, weights, slots=(slot,), layers=layers)

@@ -105,22 +105,23 @@ class SimulatedEngine:
             for row, slot in zip(job.models, job.own or (None,) * len(job.models), strict=True):
                 held = None if slot is None else self._slots.get(slot, job.client)
                 found.append(row if held is None else len(start) + len(own))
-                own += [] if held is None else [held]
+                own += [] if held is None else [{**start.row(row), **held} if job.layers else held]
             rows.append(Job(job.client, tuple(found)))
         return (Stack.together([start, Stack.join(own)]) if own else start), rows
 
     def _sent_back(self, trained: Stack, jobs: Sequence[Job]) -> Stack:
-        """The trained models that clients do not keep; the others go into their slots."""
+        """The trained models that clients send; what they keep goes into their slots."""
         if not any(job.keep for job in jobs):
             return trained
         sent = []
         row = 0
         for job in jobs:
-            for slot in job.keep or (None,) * len(job.models):
-                if slot is None:
-                    sent.append(row)
-                else:
-                    self._slots.put(slot, job.client, trained.row(row))
+            for slot, back in zip(job.keep or (None,) * len(job.models), job.sent, strict=True):
+                if slot is not None:
+                    model = trained.row(row)
+                    own = {name: model[name] for name in job.layers} if job.layers else model
+                    self._slots.put(slot, job.client, own)
+                sent += [row] if back else []
                 row += 1
         return trained.take(sent)
 
@@ -147,12 +148,12 @@ class SimulatedEngine:
                     if held is None:
                         raise NothingToTellError(f"client {client} keeps no model '{slot}'")
                     columns[k, len(own)] = weight
-                    own.append(held)
+                    own.append({**predictor.stack.row(0), **held} if predictor.layers else held)
         stack = Stack.together([Stack.join(own), predictor.stack]) if own else predictor.stack
         weights = np.concatenate([columns[:, : len(own)], predictor.weights[:, :count]], axis=1)
         if predictor.blended:
             return Predictor.single(stack.average(weights), np.arange(len(clients)))
-        return replace(predictor, stack=stack, weights=weights, slots=())
+        return replace(predictor, stack=stack, weights=weights, slots=(), layers=())
 
     def ask(self, query: Query, clients: "Cohort | Held | Sequence[Features]", models: Stack | None = None) -> Answers:
         """Every client's answer, some clients at a time so that memory does not grow with the cohort."""

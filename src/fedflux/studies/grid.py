@@ -1,6 +1,6 @@
 """What a comparison is asked for: the grid, from flags over a config file over defaults, each part checked."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from re import fullmatch
@@ -28,6 +28,10 @@ DEFAULTS: dict[str, Any] = {
 }
 
 
+FOR_SOME_MODELS = frozenset(name for name, kind in ALGORITHMS.items() if kind.needs_batch_norm)
+"""Methods that cannot train every model: `all` is without them, so that it can be asked of any; they are named."""
+
+
 @dataclass(frozen=True)
 class Comparison:
     """Algorithms × shifts × levels × seeds, and how to run them."""
@@ -52,7 +56,7 @@ def comparison(
     if grid["shifts"] is None:
         plain = usual(others.get("dataset"), others.get("preset"))["shift"] == OF_OWN_DATA
         grid["shifts"] = OF_OWN_DATA if plain else SIMULATED
-    algorithms = names(grid["algorithms"], list(ALGORITHMS), "algorithms", is_offered)
+    algorithms = names(grid["algorithms"], list(ALGORITHMS), "algorithms", is_offered, left_out=FOR_SOME_MODELS)
     if not isinstance(grid["jobs"], int) or grid["jobs"] < 1:
         raise FedfluxError(f"--jobs {grid['jobs']}: give 1 or more")
     return Comparison(
@@ -67,11 +71,16 @@ def comparison(
 
 
 def names(
-    told: str | list[str], known: Sequence[str], kind: str, others: Callable[[str], bool] = lambda name: False
+    told: str | list[str],
+    known: Sequence[str],
+    kind: str,
+    others: Callable[[str], bool] = lambda name: False,
+    left_out: Collection[str] = (),
 ) -> list[str]:
-    """`a,b` or `all` or a list, each checked, none twice; `others` are known by other means."""
-    each = told if isinstance(told, list) else told.split(",")
-    chosen = list(known) if [name.strip() for name in each] == ["all"] else [one.strip() for one in each if one.strip()]
+    """`a,b` or `all` or `all,c` or a list, each checked, none twice; `others` are known by other means."""
+    everything = [name for name in known if name not in left_out]
+    given = [name.strip() for name in (told if isinstance(told, list) else told.split(",")) if name.strip()]
+    chosen = [one for name in given for one in (everything if name == "all" else [name])]
     for name in chosen:
         if name not in known and not others(name):
             raise FedfluxError(f"--{kind} '{name}' is unknown: choose from {', '.join(known)}, or all")

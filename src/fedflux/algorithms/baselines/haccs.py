@@ -1,23 +1,23 @@
 """HACCS: clients sum up their data in histograms once; those with like histograms train one model together."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar, Literal
+from dataclasses import dataclass
+from typing import ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.spatial.distance import cdist
 from sklearn.cluster import OPTICS
 
-from fedflux.algorithms.base import UNPLACED, Method, PerClient, RoundMetrics, Settings
+from fedflux.algorithms.base import Settings
 from fedflux.algorithms.registry import algorithm
-from fedflux.algorithms.shared.averaging import averaged, by_membership, count_round, validated
-from fedflux.algorithms.shared.membership import own_model, unplaced, with_placed
-from fedflux.data import Cohort, Features, Federation, Labelled
+from fedflux.algorithms.shared.averaging import by_membership
+from fedflux.algorithms.shared.one_shot import OneShot, OneShotState, as_they_appear
+from fedflux.data import Features, Federation, Labelled
 from fedflux.data.holding import About, Holding, Pass, Seen
 from fedflux.descriptors.checks import finite_fault, shape_fault
 from fedflux.descriptors.queries import AskedAlone
-from fedflux.engine import Engine, Job, Key, Predictor, Stack
+from fedflux.engine import Engine, Predictor
 from fedflux.operations import Arrays, operation
 from fedflux.streams import stream
 
@@ -25,7 +25,6 @@ BINS = 20
 """Of pixel values on [0, 1]: the authors'."""
 NEAR = 0.25
 """The authors' ε of the DBSCAN cut on P(y)."""
-COUNT_BYTES = 4
 NEARLY = 1e-3
 """How far frequencies in single precision may be from summing to one."""
 Kind = Literal["pxgy", "py"]
@@ -41,6 +40,7 @@ class AskHistograms(AskedAlone):
     seed: int
     """Of the run: a client's noise is drawn from a stream of its own."""
     epsilon: float | None = None
+    name: ClassVar[str] = "frequencies"
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -74,20 +74,9 @@ class AskHistograms(AskedAlone):
         return None
 
 
-@dataclass(frozen=True, eq=False)
-class HaccsState:
-    """The models (one, until the first members are clustered), who is in which cluster, and everyone's histograms."""
-
-    models: Stack
-    assignment: Annotated[NDArray[np.int64], PerClient(UNPLACED)]
-    summaries: Annotated[NDArray[np.float32], PerClient(0)]
-    """Frequencies (clients × rows × bins): a row a label for P(x|y), one row for P(y); zeros where not yet asked."""
-    round: int = 0
-
-
 @algorithm("haccs")
 @dataclass(frozen=True)
-class Haccs(Method):
+class Haccs(OneShot):
     """Wolfrath et al., "HACCS: Heterogeneity-Aware Clustered Client Selection", IPDPS 2022.
 
     The original schedules clients for one global model by these clusters; here, as in FLUX's comparison, each cluster
@@ -102,83 +91,28 @@ class Haccs(Method):
     epsilon: float | None = None
     """Laplace(0, 1/ε) noise on every count that is not zero; the authors' default is 0.1, FLUX compares without."""
     revision: ClassVar[int] = 1
-    states: ClassVar[tuple[type, ...]] = (HaccsState,)
     reads: ClassVar[frozenset[str]] = frozenset(("finetune",))
 
-    def init(self, federation: Federation, engine: Engine) -> HaccsState:
-        """One model, nobody placed."""
-        summaries = np.zeros((len(federation), *self._question(federation).shape), dtype=np.float32)
-        return HaccsState(engine.initial(), np.full(len(federation), UNPLACED, dtype=np.int64), summaries)
-
-    def _question(self, federation: Federation) -> AskHistograms:
+    def question(self, federation: Federation) -> AskHistograms:
+        """Its histograms."""
         return AskHistograms(self.histogram, federation.classes, self.settings.seed, self.epsilon)
 
-    def round(self, state: HaccsState, cohort: Cohort, engine: Engine) -> tuple[HaccsState, RoundMetrics]:
-        """Cluster the first members, place later ones, then FedAvg inside every cluster."""
-        state = replace(state, round=state.round + 1)
-        metrics = RoundMetrics()
-        state = self._place(state, cohort, engine, metrics)
-        members = cohort.only(set(cohort) - set(unplaced(state.assignment, cohort)))
-        jobs = [Job(client, (int(state.assignment[client]),)) for client in members]
-        with metrics.timed("training"):
-            key = Key(self.settings.seed, state.round)
-            trained = engine.train(state.models, members, jobs, self.settings.training, key)
-            models = averaged(self.settings, state.models, trained, cohort)
-        state = replace(state, models=models)
-        metrics.send(cohort)
-        count_round(metrics, members, trained, models.model_bytes(), self.settings.training.epochs)
-        metrics.missed(state.round, trained.missing)
-        metrics.validation = validated(self.known(state, cohort, engine), cohort, engine)
-        return state, metrics
-
-    def _place(self, state: HaccsState, clients: Cohort, engine: Engine, metrics: RoundMetrics) -> HaccsState:
-        """Ask newcomers for their summaries; the first are clustered, later ones join the nearest cluster."""
-        newcomers = clients.only(unplaced(state.assignment, clients))
-        if not len(newcomers):
-            return state
-        with metrics.timed("descriptor"):
-            answers = engine.ask(self._question(clients.federation), newcomers)
-        metrics.missed(state.round, answers.missing)
-        if not len(answers):
-            return state
-        told, summaries = list(answers.clients), state.summaries.copy()
-        summaries[told] = answers.stacked("frequencies")
-        metrics.send(told, up=COUNT_BYTES * summaries[0].size)
-        with metrics.timed("clustering"):
-            placed = np.flatnonzero(state.assignment != UNPLACED)
-            models = state.models
-            if len(placed):
-                between = self._distances(summaries[told], summaries[placed])
-                labels = nearest(between, state.assignment[placed])
-            else:
-                labels = optics(self._distances(summaries[told]), NEAR if self.histogram == "py" else None)
-                models = models.take([0] * (labels.max() + 1))
-                metrics.events.append(f"round {state.round}: {len(models)} clusters of {len(told)} clients")
-        assignment = with_placed(state.assignment, told, labels)
-        return replace(state, models=models, assignment=assignment, summaries=summaries)
-
-    def _distances(self, mine: NDArray[np.float32], theirs: NDArray[np.float32] | None = None) -> NDArray[np.float64]:
-        """Between all pairs of summaries, the mean over their rows."""
-        theirs = mine if theirs is None else theirs
+    def distances(self, mine: NDArray[np.float32], theirs: NDArray[np.float32]) -> NDArray[np.float64]:
+        """The mean over their rows."""
         each = [row_distances(mine[:, u], theirs[:, u], self.distance) for u in range(mine.shape[1])]
         return np.asarray(np.mean(each, axis=0))
 
-    def complete(self, state: HaccsState, clients: Cohort, engine: Engine) -> tuple[HaccsState, RoundMetrics]:
-        """Whoever never took part is asked for its summary now."""
-        metrics = RoundMetrics()
-        return self._place(state, clients, engine, metrics), metrics
+    def clustered(self, distances: NDArray[np.float64]) -> NDArray[np.int64]:
+        """By OPTICS."""
+        return optics(distances, NEAR if self.histogram == "py" else None)
 
-    def known(self, state: HaccsState, clients: Cohort, engine: Engine) -> Predictor:
-        """The model of the client's cluster."""
-        return own_model(state.models, state.assignment, clients)
+    def nearest(self, distances: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """That of the least mean distance to its members."""
+        return nearest(distances, labels)
 
-    def unseen(self, state: HaccsState, features: Sequence[Features], engine: Engine) -> Predictor:
+    def unseen(self, state: OneShotState, features: Sequence[Features], engine: Engine) -> Predictor:
         """Both summaries need labels: all models, by how many clients each has."""
         return by_membership(state.models, state.assignment, len(features))
-
-    def assignment(self, state: HaccsState) -> NDArray[np.int64]:
-        """The cluster of every client, −1 where it was not asked yet."""
-        return state.assignment
 
 
 def label_counts(data: Labelled, classes: int) -> NDArray[np.float64]:
@@ -221,8 +155,7 @@ def optics(distances: NDArray[np.float64], near: float | None = None) -> NDArray
     labels = found[np.argsort(order)].astype(np.int64)
     alone = np.flatnonzero(labels < 0)
     labels[alone] = labels.max() + 1 + np.arange(len(alone))
-    _, first, index = np.unique(labels, return_index=True, return_inverse=True)
-    return np.asarray(np.argsort(np.argsort(first))[index], dtype=np.int64)  # numbered as they first appear
+    return as_they_appear(labels)
 
 
 def nearest(distances: NDArray[np.float64], labels: NDArray[np.int64]) -> NDArray[np.int64]:

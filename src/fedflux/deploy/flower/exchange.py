@@ -139,6 +139,8 @@ def mixtures_of(
     """One client's rows of predictors, and the models that they mix: those of weight zero are left out."""
     used = [[(models[k], float(one.weights[place, k])) for k in range(len(models))] for one, models in predictors]
     needed = {model.name: model for row in used for model, weight in row if weight}
+    bases = {models[0].name: models[0] for one, models in predictors if one.layers}
+    needed = bases | needed
     mixtures = []
     for (one, models), row in zip(predictors, used, strict=True):
         weights = dict.fromkeys(needed, 0.0)
@@ -148,7 +150,8 @@ def mixtures_of(
         slots = dict(zip(one.slots, one.weights[place, len(models) :].tolist(), strict=True))
         slots = {slot: weight for slot, weight in slots.items() if weight}
         told = (*weights.values(), *slots.values())
-        mixtures.append(Mixture(told, tuple(slots), one.blended, Sent.maybe(one.adaptation)))
+        base = list(needed).index(models[0].name) if one.layers else 0
+        mixtures.append(Mixture(told, tuple(slots), one.blended, Sent.maybe(one.adaptation), one.layers, base))
     return needed, tuple(mixtures)
 
 

@@ -26,7 +26,7 @@ from fedflux.operations import Arrays
 
 CHOICE = "placement"
 """The query that tells which cluster a node's images are from, and nothing else."""
-WITHOUT_LABELS = (CHOICE, "unlabelled-descriptor")
+WITHOUT_LABELS = (CHOICE, "unlabelled-descriptor", "subspace")
 """The queries that a node without labels answers."""
 SPLITS = "train, validation, test"
 MAX_DELTA = 1e-5
@@ -209,10 +209,8 @@ class LocalNode:
         from fedflux.files import write_json, written_whole
 
         engine, (predictor,) = self._predictors(request.asked, request.models, (request.mixture,))
-        kept, weights = engine.kept().models, predictor.weights
-        stack = Stack.together([predictor.stack, *(kept[slot] for slot in predictor.slots)])
-        if predictor.blended:
-            stack, weights = stack.average(weights), np.ones((1, 1))
+        answering = engine.resolved(predictor, (request.asked.client,))
+        stack, weights = answering.stack, answering.weights
         chosen = np.flatnonzero(weights[0]).tolist()
         files = ["model.safetensors"] if len(chosen) == 1 else [f"model-{k}.safetensors" for k in range(len(chosen))]
         held = {name: stack.row(row) for name, row in zip(files, chosen, strict=True)}
@@ -235,11 +233,15 @@ class LocalNode:
         """What this client's rows of predictors are here; a stack has a model, even if nobody answers with it."""
         engine = self._engine(asked, {slot for mixture in mixtures for slot in mixture.slots})
         stack, blank = self._stack(models, set(models), engine), [] if models else [0.0]
-        rows = [(mixture, np.array([[*blank, *mixture.weights]])) for mixture in mixtures]
-        return engine, [
-            Predictor(stack, weights, self._open(one.adaptation), slots=one.slots, blended=one.blended)
-            for one, weights in rows
-        ]
+        found = []
+        for one in mixtures:
+            weights = np.array([[*blank, *one.weights]])
+            mixed = stack
+            if one.layers:  # the other layers are those of one model, which goes alone with them
+                mixed, weights = stack.take([one.base]), weights[:, [one.base, *range(len(stack), weights.shape[1])]]
+            adaptation = self._open(one.adaptation)
+            found.append(Predictor(mixed, weights, adaptation, None, one.slots, one.blended, one.layers))
+        return engine, found
 
     def _cohort(self, asked: Asked) -> Cohort:
         if self.data.client not in (UNNUMBERED, asked.client):

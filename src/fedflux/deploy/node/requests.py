@@ -93,14 +93,16 @@ class Train:
         """The models that are needed where these slots of the client are filled."""
         if self.preparation is not None:
             return set(self.models)
-        slots = [(job.models, job.own or (None,) * len(job.models)) for job in self.jobs]
+        slots = [
+            (job.models, job.own if job.own and not job.layers else (None,) * len(job.models)) for job in self.jobs
+        ]
         pairs = [pair for one in slots for pair in zip(*one, strict=True)]
         return {self.models[row] for row, slot in pairs if slot not in held}
 
 
 def sent_back(job: Job) -> int:
     """How many of a job's models come back."""
-    return sum(slot is None for slot in job.keep or (None,) * len(job.models))
+    return sum(job.sent)
 
 
 @dataclass(frozen=True, eq=False)
@@ -111,6 +113,10 @@ class Mixture:
     slots: tuple[str, ...] = ()
     blended: bool = False
     adaptation: Sent | None = None
+    layers: tuple[str, ...] = ()
+    """The tensors that are personal, where slots do not hold whole models."""
+    base: int = 0
+    """The model of the request whose other tensors go with them."""
 
 
 @operation("evaluate")
