@@ -133,7 +133,7 @@ def test_permuting_clients_permutes_the_clusters(name: str) -> None:
             torch.testing.assert_close(mine, theirs, rtol=1e-3, atol=1e-4)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", [name for name in METHODS if name != "pacfl"])
 def test_the_test_phase_mixes_models_by_their_clients(name: str, view: Federation, engine: SimulatedEngine) -> None:
     algorithm = METHODS[name](SETTINGS)
     state, _ = play(algorithm, view, engine, 2)

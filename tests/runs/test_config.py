@@ -365,6 +365,9 @@ def test_a_tuned_rate_comes_from_the_file_and_flags_win(monkeypatch: pytest.Monk
         make_config({**told, "dataset": "mnist"})
     monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"flux": 0.01}, "validation": {}}})
     assert make_config({**told, "algorithm": "flux-soft"}).lr == make_config({**told, "algorithm": "flux"}).lr == 0.01
+    monkeypatch.setattr(presets, "tuned", lambda: {"digits": {"rates": {"fedavg": 0.03, "ditto": 0.06}}})
+    rates = {name: make_config({**told, "algorithm": name}).lr for name in ("fedper", "ditto")}
+    assert rates == {"fedper": 0.03, "ditto": 0.06}  # a rate of its own comes first
     with pytest.raises(FedfluxError, match="no rate for local on digits: it was tuned on nothing"):
         make_config({**told, "algorithm": "local"})
 

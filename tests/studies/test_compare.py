@@ -176,6 +176,8 @@ def test_what_is_no_number_is_said(text: str) -> None:
 def test_names_and_the_reference() -> None:
     assert names("flux, fedavg,flux", ["fedavg", "flux"], "algorithms") == ["flux", "fedavg"]
     assert names("all", ["fedavg", "flux"], "algorithms") == ["fedavg", "flux"]
+    assert names("all", ["fedavg", "fedbn"], "algorithms", left_out={"fedbn"}) == ["fedavg"]
+    assert names("all,fedbn", ["fedavg", "fedbn"], "algorithms", left_out={"fedbn"}) == ["fedavg", "fedbn"]
     for text in ("", "flux,fedavgg"):
         with pytest.raises(FedfluxError, match="--algorithms"):
             names(text, ["fedavg", "flux"], "algorithms")

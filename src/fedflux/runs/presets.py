@@ -158,14 +158,19 @@ def _named(name: str | None, dataset: str, algorithm: str) -> dict[str, Any]:
     return {}
 
 
-TRAINS_AS = {"flux-soft": "flux", "flux-dynamic": "flux"}
-"""Variants that differ in who shares a model, not in how it is trained; they take the rate of the method they vary."""
+TRAINS_AS = {
+    **dict.fromkeys(("flux-soft", "flux-dynamic"), "flux"),
+    **dict.fromkeys(("feroma", "pacfl", "ditto", "fedper", "fedrep", "fedbn"), "fedavg"),
+}
+"""Methods that were not tuned on a dataset themselves, and by whose rate they go: that of the method whose clients
+train as theirs do.
+"""
 
 
 def tuned_rate(dataset: str, algorithm: str) -> float:
     """The learning rate chosen for a method on a dataset, by validation at level 4, seed 42 (see tuned.json)."""
     rates = tuned().get(dataset, {}).get("rates", {})
-    name = TRAINS_AS.get(algorithm, algorithm)
+    name = algorithm if algorithm in rates else TRAINS_AS.get(algorithm, algorithm)
     if name not in rates:
         known = ", ".join(data for data, found in tuned().items() if name in found["rates"]) or "nothing"
         raise FedfluxError(f"--preset tuned has no rate for {algorithm} on {dataset}: it was tuned on {known}")
