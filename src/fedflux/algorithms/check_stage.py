@@ -95,8 +95,8 @@ class Normalised(EncoderHead):
 
     def __init__(self, input_shape: tuple[int, ...], classes: int) -> None:
         super().__init__()
-        self.features = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), 16), nn.BatchNorm1d(16), nn.ReLU())
-        self.classifier = nn.Linear(16, classes)
+        self.features = nn.Sequential(nn.Flatten(), nn.Linear(prod(input_shape), 128), nn.BatchNorm1d(128), nn.ReLU())
+        self.classifier = nn.Linear(128, classes)
 
 
 def everyone(round: int) -> Sequence[int]:

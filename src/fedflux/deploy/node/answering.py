@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import lru_cache
-from json import loads
+from json import dumps, loads
 from pathlib import Path
 from typing import Any
 
@@ -113,7 +113,7 @@ class LocalNode:
                 "copies": federation.copies("train"),
                 "input-shape": list(federation.input_shape),
                 "classes": federation.classes,
-                "scale": federation.dataset.scaling.as_plain(),
+                "scale": dumps(federation.dataset.scaling.as_plain()),  # a message holds no nested values
                 "integers": federation.integers,
                 "keeps": bool(self.config.get("model-dir")),
             }

@@ -3,6 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from json import loads
 from math import prod
 from typing import Any
 
@@ -60,7 +61,8 @@ class Node:
     @staticmethod
     def read(id: int, client: int, told: Mapping[str, Any], most: int) -> "Node":
         """From the answer to hello; whatever does not fit raises."""
-        shape, scaling, stored = tuple(told["input-shape"]), Scaling.from_plain(told["scale"]), tuple(told["stored"])
+        shape, stored = tuple(told["input-shape"]), tuple(told["stored"])
+        scaling = Scaling.from_plain(loads(told["scale"]))
         counts = (*shape, *stored, told["classes"], told["copies"])
         if not all(type(one) is int for one in counts) or not 1 <= len(shape) <= MOST_AXES or len(stored) != 3:
             raise ValueError("input shape, classes or counts make no sense")
