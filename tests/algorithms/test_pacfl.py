@@ -32,13 +32,13 @@ def test_the_leading_vectors_span_what_a_whole_decomposition_says(shape: tuple[i
     x = (generator.normal(size=shape) * np.linspace(5, 1, shape[1]) + 1).astype(np.float32)
     found, whole = leading(x, 3), np.linalg.svd(x.astype(np.float64), full_matrices=False)[2][:3]
     assert np.degrees(subspace_angles(found.T.astype(np.float64), whole.T)).max() < 0.1
-    np.testing.assert_allclose(found @ found.T, np.eye(3), atol=1e-5)
+    np.testing.assert_allclose(np.asarray(found @ found.T), np.eye(3), atol=1e-5)
 
 
 def test_fewer_examples_than_vectors_leave_the_last_ones_zero() -> None:
     x = np.array([[3.0, 4.0, 0.0]], dtype=np.float32)
     found = leading(x, 2)
-    np.testing.assert_allclose(np.abs(found), [[0.6, 0.8, 0], [0, 0, 0]], atol=1e-6)
+    np.testing.assert_allclose(np.abs(found), np.array([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]), atol=1e-6)
     assert not leading(np.zeros((4, 3), dtype=np.float32), 2).any()
 
 

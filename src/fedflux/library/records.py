@@ -69,6 +69,10 @@ class ArrayHolding:
         """As they were given."""
         return np.asarray(self.parts[split].x)
 
+    def scaled(self, split: Split) -> Tensor:
+        """Records may be anything that the encoder takes."""
+        raise ValueError("these records are no tensors")
+
     def labels(self, split: Split) -> NDArray[np.int64]:
         """As they were given."""
         labels = self.parts[split].y
