@@ -22,10 +22,12 @@ RANKS = (
     {"runs"},
     {"studies", "deploy"},
     {"library"},
+    {"serve"},
     {"cli"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 LATE = {"kneed", "pooch", "plotly", "flwr", "opendp", "dp_accounting", "tensorboard", "mlflow", "ray", "pfl", "ot"}
+LATE |= {"onnx", "onnxruntime", "fastapi", "starlette", "uvicorn", "prometheus_client", "httpx"}
 HOME = {"flwr": SOURCE / "fedflux" / "deploy" / "flower"}
 """Where an optional package may be loaded on import: rooms that nobody enters without it."""
 

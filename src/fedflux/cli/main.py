@@ -30,7 +30,7 @@ COMMANDS = {
     "compare": Command("Run a grid of algorithms, shifts, levels and seeds.", "running", TRAIN),
     "report": Command("Make one self-contained HTML page of runs.", "keeping", TRAIN),
     "predict": Command("Place clients that a run has never seen, and predict for them.", "using", USE),
-    "export": Command("Write one client's model for use without fedflux.", "using", USE),
+    "export": Command("Write a bundle to serve new clients with, or one client's model.", "using", USE),
     "cluster": Command("Cluster a run's descriptors again with another clusterer.", "keeping", STUDY),
     "partition": Command("Write a shifted federation to disk, for use elsewhere.", "keeping", STUDY),
     "fidelity": Command("Measure how far descriptor distances are from W2.", "measuring", STUDY),

@@ -9,6 +9,7 @@ from fedflux.cli import display
 from fedflux.cli.answers import finish
 from fedflux.cli.display_predictions import show_predictions
 from fedflux.cli.flags import Json
+from fedflux.errors import FedfluxError
 from fedflux.library.export import export_client
 from fedflux.library.predict import predict_file
 from fedflux.library.trained import load
@@ -33,11 +34,30 @@ def predict(
 @app.command()
 def export(
     run: Run,
-    client: Annotated[str, typer.Option("--client", help="a client that trained, by name or number")],
-    out: Annotated[Path, typer.Option("--out", help="new or empty folder for the files")],
+    out: Annotated[Path, typer.Option("--out", help="new or empty folder for the files, or a .zip for the bundle")],
+    client: Annotated[
+        str | None, typer.Option("--client", help="only the model of a client that trained, by name or number")
+    ] = None,
+    min_members: Annotated[
+        int | None,
+        typer.Option("--min-members", min=1, help="leave out clusters of fewer clients (default: the run's)"),
+    ] = None,
+    sign: Annotated[
+        Path | None, typer.Option("--sign", help="PEM file of an ed25519 key that signs the bundle")
+    ] = None,
     as_json: Json = False,
 ) -> None:
-    """Write one client's model, fine-tuned where it was, for use without fedflux: a program, a state dict, a card."""
+    """Write a bundle to place and serve new clients with; with --client one client's model, for plain PyTorch."""
+    if client is None:
+        from fedflux.serve.making import export_bundle
+
+        with display.stderr.status("writing the bundle"):
+            found = export_bundle(load(run), out, min_members, sign)
+        words = "bundle of {count} models written to {path}"
+        finish(found, as_json, lambda a: display.show_line(words.format(**a, count=len(a["models"]))))
+        return
+    if min_members is not None or sign is not None:
+        raise FedfluxError("--min-members and --sign are of bundles: leave out --client")
     trained = load(run)
     chosen = int(client) if client.isdigit() and client not in trained.clients else client
     with display.stderr.status("writing the model"):

@@ -19,6 +19,7 @@ from fedflux.data import Cohort
 from fedflux.data.scaling import Scaling
 from fedflux.engine import Predictor, SimulatedEngine, Stack, make_engine
 from fedflux.engine.modes import one_thread, torch_settings
+from fedflux.engine.stack import Parameters
 from fedflux.errors import FedfluxError, unknown
 from fedflux.files import read_object
 from fedflux.library.module import ClientModel
@@ -36,7 +37,7 @@ from fedflux.runs.storage.folder import (
     TRAINED_TENSORS,
     read_config,
 )
-from fedflux.runs.storage.trained import Trained, load_trained
+from fedflux.runs.storage.trained import Form, Trained, load_trained
 
 Probabilities = NDArray[np.float32]
 
@@ -190,6 +191,28 @@ class TrainedRun:
         """Torch as it was set when the run computed: with other settings last digits differ."""
         with one_thread(), torch_settings(self._engine.device, self._engine.precision):
             yield
+
+    @property
+    def method(self) -> Algorithm[Any]:
+        """The method that trained, with its settings."""
+        return self._algorithm
+
+    @property
+    def state(self) -> Any:
+        """What the method ended with."""
+        return self._trained.state
+
+    @property
+    def form(self) -> Form:
+        """What models must know of the data."""
+        return self._trained.form
+
+    def module(self, parameters: Parameters) -> ClientModel:
+        """A model with these parameters, as a module that takes raw inputs."""
+        form = self._trained.form
+        model = build_model(self._model, form.model_shape, form.classes, self.config.seed, 0, form.integers)
+        model.load_state_dict(parameters)
+        return ClientModel([model], [1.0], self.scaling, form.channels).eval()
 
     def _module(self, predictor: Predictor) -> ClientModel:
         if predictor.adaptation is not None:

@@ -38,7 +38,7 @@ class FluxAnswers(Method, Generic[C]):
         if isinstance(state, WarmUp):
             return self._known_in_warm_up(state, len(features))
         offered = state.holders >= self.settings.min_members
-        usual = _by_size(state.sizes, offered)
+        usual = by_size(state.sizes, offered)
         placed = None if usual is None else self._placed(state, features, engine, offered)
         if usual is None:
             general = state.general if state.general is not None else state.extractor.reference
@@ -151,7 +151,7 @@ class FluxAnswers(Method, Generic[C]):
         }
 
 
-def _by_size(sizes: NDArray[np.int64], offered: NDArray[np.bool_]) -> NDArray[np.float64] | None:
+def by_size(sizes: NDArray[np.int64], offered: NDArray[np.bool_]) -> NDArray[np.float64] | None:
     """(M,): the clusters on offer by their size, which is how likely each is for a client that nothing is known of.
 
     None where every cluster is too small to be offered: then the general model answers, or else the one that everybody

@@ -162,6 +162,12 @@ class ClassMixtures:
         with np.errstate(divide="ignore"):
             return np.asarray(np.log(self.share.astype(np.float32)), dtype=np.float32)
 
+    def tables(self) -> tuple[Single, Single, Single, Single]:
+        """What densities are made of, for whoever computes them elsewhere: centre, whitening, and what products of
+        whitened coordinates, they themselves and 1 count, and what is added to −½ of that.
+        """
+        return self.centre, self.whitening, self._distance, self._offset
+
     def densities(self, images: Array) -> Single:
         """(n, M, U): log N(z; μ_mu, v_mu Σ_mu) of reduced latents (n, l)."""
         away = (images[None] - self.centre[:, None]).astype(np.float32)  # (U, n, l)
