@@ -71,7 +71,6 @@ def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) ->
         rows=[ClientRows(NOBODY, NOBODY, NOBODY)] * trained + new,
         patterns=[Pattern()] * (trained + len(new)),
         seed=0,
-        channels=form.channels,
         names=(*form.client_names, *(one.name for one in newcomers)),
         _truth=np.concatenate([np.arange(trained), np.full(len(new), UNKNOWN)]),
     )
@@ -80,18 +79,20 @@ def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) ->
 
 def known_clients(clients: Sequence[int], form: Form) -> Cohort:
     """Clients that trained, who brought no records along."""
-    blank = np.zeros((1, *form.input_shape), dtype={"u": np.uint8, "i": np.int64}.get(form.kind, np.float32))
+    blank = np.zeros((1, *form.model_shape), dtype={"u": np.uint8, "i": np.int64}.get(form.kind, np.float32))
     return meet([Newcomer("", blank)], form).federation.cohort(clients)
 
 
 def _inputs(one: Newcomer, form: Form) -> NDArray[np.generic]:
-    """Numbers of the shape and kind that the run was trained on."""
+    """Numbers of the kind that the run was trained on, in the shape that models are given."""
     scaling = Scaling.from_plain(form.scaling)
     where = f"client '{one.name}'"
     if len(one.x) == 0:
         raise FedfluxError(f"{where} holds no record")
     x = as_inputs(where, one.x, scaling.kind)
-    if x.shape[1:] != form.input_shape:
+    if x.shape[1:] == form.input_shape and form.model_shape != form.input_shape:
+        x = np.repeat(x, form.model_shape[0], axis=1)  # grey images, of a run that knows colours
+    if x.shape[1:] != form.model_shape:
         raise FedfluxError(f"{where}: inputs of shape {x.shape[1:]}, but the run was trained on {form.input_shape}")
     if form.integers and x.dtype.kind not in "ui":
         raise FedfluxError(f"{where}: inputs of type {x.dtype}, but the run was trained on integers")

@@ -71,8 +71,8 @@ class TrainedRun:
 
     @property
     def input_shape(self) -> tuple[int, ...]:
-        """Of one input as clients have it."""
-        return self._trained.form.input_shape
+        """Of one input as clients have it; where a shift coloured grey images, of the coloured ones."""
+        return self._trained.form.model_shape
 
     @property
     def input_type(self) -> torch.dtype:
