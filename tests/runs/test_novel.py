@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.runs.making import make_client, read_json, run_npz, save_clients
 
-from fedflux.cli import display
+from fedflux.cli import display, display_run
 from fedflux.engine import Predictor
 from fedflux.runs import evaluation
 from fedflux.runs.ending import finish
@@ -100,5 +100,5 @@ def test_the_page_and_the_summary_show_it(usual: dict[str, Any], capsys: pytest.
     assert shown["novel"] == 2
     assert [k for k, flag in zip(shown["clients"], shown["is_novel"], strict=True) if flag] == list(NEW)
     assert len(shown["score"]) == len(shown["confidence"]) == 6
-    display.show_run(usual)
+    display_run.show_run(usual)
     assert "33.3 % of clients are like no cluster" in capsys.readouterr().out

@@ -13,7 +13,7 @@ from tests.cli.test_cli import Call, call
 from tests.runs.making import Client, make_client, read_json, run_npz, save_clients
 
 import fedflux
-from fedflux.cli import display
+from fedflux.cli import display, display_run
 from fedflux.data import Cohort, Held
 from fedflux.engine import SimulatedEngine
 from fedflux.engine.recipe import Recipe
@@ -133,7 +133,7 @@ def test_a_method_without_an_answer_has_no_score(algorithm: str, tmp_path: Path)
     result = run(tmp_path / "run", algorithm=algorithm)
     assert result["unseen"] is result["unseen_per_client"] is result["unseen_placements"] is None
     assert len(result["unseen_truth"]) == UNSEEN
-    display.show_run(result)
+    display_run.show_run(result)
 
 
 def test_a_run_that_stops_early_asks_nobody(tmp_path: Path) -> None:
@@ -330,7 +330,7 @@ def test_without_them_nothing_is_said(
     told = {"clients": 4, "rounds": 1, "cluster_round": 1, "device": "cpu"}
     answer = compare(plan(told, ["fedavg"], ["px"], [3], [42], tmp_path), Store(tmp_path), 1, "fedavg")
     display.show_comparison(answer)
-    display.show_run(read_json(next(tmp_path.glob("*/result.json"))))
+    display_run.show_run(read_json(next(tmp_path.glob("*/result.json"))))
     printed = capsys.readouterr().out
     assert "unseen %" not in printed
     assert "held out" not in printed
@@ -343,5 +343,5 @@ def test_without_them_nothing_is_said(
 def test_a_run_says_how_many_hold_what_nobody_trained_on(
     usual: dict[str, Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    display.show_run({**usual, "truth": [0, 1, 0, 1, 1, 0], "unseen_truth": [1, 2, None]})
+    display_run.show_run({**usual, "truth": [0, 1, 0, 1, 1, 0], "unseen_truth": [1, 2, None]})
     assert "held out: 3 clients, 1 of them with a distribution that no training client has" in capsys.readouterr().out

@@ -117,10 +117,10 @@ def show_comparison(answer: dict[str, Any]) -> None:
                 shift or "all",
                 line["algorithm"],
                 _spread(line, "known"),
-                _percent(line["known_worst_mean"]),
+                percent(line["known_worst_mean"]),
                 _spread(line, "test"),
-                _percent(line["test_worst_mean"]),
-                *((_spread(line, "unseen"), _percent(line["unseen_worst_mean"])) if held_out else ()),
+                percent(line["test_worst_mean"]),
+                *((_spread(line, "unseen"), percent(line["unseen_worst_mean"])) if held_out else ()),
                 "–" if line["pairs_right_mean"] is None else f"{line['pairs_right_mean']:.3f}",
                 *([_beside(answer["paper"], line, notes)] if printed else []),
             )
@@ -177,57 +177,9 @@ def _beside(figures: list[dict[str, Any]], line: dict[str, Any], notes: dict[str
     return " / ".join("–" if figure[k] is None else f"{figure[k]:.1f}" for k in ("known", "test")) + f" {letter}"
 
 
-def show_run(result: dict[str, Any]) -> None:
-    """The figures of one run, each saying what it is."""
-    table = Table(title="Accuracy on the clients' test parts (mean over clients)", title_justify="left")
-    for column in ("", "mean", "worst client", "10 % quantile"):
-        table.add_column(column, justify="left" if not column else "right")
-    rows = {"known": "known association", "test": "test phase (unlabelled)"}
-    rows |= {} if result.get("unseen") is None else {"unseen": "unseen clients (held out)"}
-    for name, words in rows.items():
-        table.add_row(words, *(_percent(result[key]) for key in (name, f"{name}_worst", f"{name}_quantile10")))
-    stdout.print(table)
-    stdout.print(_cluster_line(result), highlight=False)
-    if result.get("novel") is not None:
-        show_line(f"test phase: {100 * result['novel']:.1f} % of clients are like no cluster (novel)")
-    if result.get("unseen_truth") is not None:
-        new = sum(cluster is not None and cluster not in result["truth"] for cluster in result["unseen_truth"])
-        held_out = len(result["unseen_truth"])
-        show_line(f"held out: {held_out} clients, {new} of them with a distribution that no training client has")
-    if result.get("verdict") is not None:
-        show_line(result["verdict"])
-    _show_why(result["why"])
-    seconds = ", ".join(f"{p} {result[f'seconds_{p}']:.2f}" for p in ("training", "descriptor", "clustering"))
-    stdout.print(
-        f"{result['seconds']:.1f} s ({seconds}) on {result['device']}, engine {result['engine']}; "
-        f"{_bytes(result['bytes_up'])} up, {_bytes(result['bytes_down'])} down",
-        highlight=False,
-    )
-    show_line(f"saved in {result['run_dir']}")
-
-
 def show_line(text: str) -> None:
     """Plain text on one line: brackets in a path are no markup, and a long path is not broken."""
     stdout.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
-def show_clusters(result: dict[str, Any]) -> None:
-    """Who sits in which cluster."""
-    table = Table(title=f"{result['clusterer']}: {_cluster_line(result)}", title_justify="left")
-    table.add_column("cluster", justify="right")
-    table.add_column("clients")
-    for label in sorted(set(result["labels"])):
-        members = [str(c) for c, m in zip(result["clients"], result["labels"], strict=True) if m == label]
-        table.add_row(str(label), ", ".join(members))
-    stdout.print(table)
-    _show_why(result["why"])
-
-
-def _show_why(pairs: list[dict[str, Any]] | None, most: int = 6) -> None:
-    for pair in (pairs or [])[:most]:
-        stdout.print(f"  {pair['words']}", highlight=False, markup=False)
-    if pairs and len(pairs) > most:
-        stdout.print(f"  and {len(pairs) - most} more pairs (--json lists them)", highlight=False)
 
 
 def show_checks(checks: list[dict[str, Any]]) -> None:
@@ -278,22 +230,6 @@ def show_bench(answer: dict[str, Any]) -> None:
         show_line(f"saved in {answer['path']}")
 
 
-def _cluster_line(result: dict[str, Any]) -> str:
-    if result["clusters_found"] is None:
-        return "no clusters"
-    line = f"{result['clusters_found']} clusters found"
-    if result["clusters_true"] is not None:
-        line += f", {result['clusters_true']} true; pairs right {result['pairs_right']:.3f}, ARI {result['ari']:.3f}"
-    return line
-
-
-def _percent(value: float | None) -> str:
+def percent(value: float | None) -> str:
+    """One decimal; a dash where there is none."""
     return "–" if value is None else f"{value:.1f} %"
-
-
-def _bytes(count: float) -> str:
-    for unit in ("B", "kB", "MB", "GB"):
-        if count < 1000 or unit == "GB":
-            return f"{count:.0f} {unit}" if unit == "B" else f"{count:.1f} {unit}"
-        count /= 1000
-    raise AssertionError

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from fedflux.cli import display
+from fedflux.cli import display, display_run
 from fedflux.cli.answers import finish
 from fedflux.cli.flags import CLUSTERING, PARTITION, Config, Json, takes
 from fedflux.clustering.settings import ClusteringSettings, with_kmeans
@@ -26,7 +26,7 @@ app.add_typer(stores, name="store")
 
 @app.command()
 def report(
-    paths: Annotated[list[Path], typer.Argument(help="run folders, or folders that hold some")],
+    paths: Annotated[list[Path], typer.Argument(help="run folders, folders that hold some, or stores")],
     out: Annotated[Path | None, typer.Option(help="the page (default: report.html in the first folder)")] = None,
     export: Annotated[Path | None, typer.Option(help="folder for the figures as PNG and SVG, tables as LaTeX")] = None,
     reference: Annotated[str | None, typer.Option(help="algorithm the others are compared with")] = None,
@@ -72,7 +72,7 @@ def cluster(
     """Cluster a run's descriptors again with another clusterer, in milliseconds."""
     how = from_mapping(ClusteringSettings, with_kmeans(requested))
     found = recluster(run, how.clusterer, how.clusters, how.eps_scale, how.significance)
-    finish(found, as_json, display.show_clusters)
+    finish(found, as_json, display_run.show_clusters)
 
 
 @app.command()

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedflux.algorithms import ALGORITHMS, READS
-from fedflux.cli import display
+from fedflux.cli import display, display_run
 from fedflux.cli.answers import fail, finish
 from fedflux.cli.flags import FLAGS, Config, Json, flag, takes
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
@@ -45,7 +45,7 @@ def run(requested: dict[str, Any], config: Config = None, as_json: Json = False)
             result = run_config(settings, on_round)
     except KeyboardInterrupt as stop:
         fail(str(stop) or "stopped", 130)
-    finish(result, as_json, display.show_run)
+    finish(result, as_json, display_run.show_run)
 
 
 @app.command()

@@ -133,7 +133,8 @@ class FluxRounds(FluxLooks[C], Generic[C]):
         assignment = np.full(len(cohort.federation), UNPLACED, dtype=np.int64)
         assignment[list(told.clients)] = clusters.labels
         count = len(clusters.centroids)
-        metrics.events.append(f"round {state.round}: {count} clusters of {len(told.clients)} clients")
+        number = f"{count} cluster{'' if count == 1 else 's'}"
+        metrics.events.append(f"round {state.round}: {number} of {len(told.clients)} clients")
         if few := too_few(told.descriptors, self.settings.descriptor):
             finer = "described once more" if extractor.earlier_bytes else "--projector discriminant may see finer"
             metrics.events.append(f"round {state.round}: {few:.0f} examples a class: {finer}")

@@ -162,6 +162,16 @@ def export_store(source: Path, out: Path) -> int:
     return len(rows)
 
 
+def kept_runs(source: Path) -> list[tuple[dict[str, Any], dict[str, Any], list[Any]]]:
+    """Configuration, result and rounds of every cell, in the order of their settings. The store is only read."""
+    rows, lines = _read(source)
+    record = ROUND_COLUMNS.index("record")
+    rounds: dict[str, list[Any]] = {}
+    for line in lines:
+        rounds.setdefault(line[0], []).append(loads(line[record]))
+    return [(cell["config"], cell["result"], rounds.get(cell["identity"], [])) for cell in map(_opened, rows)]
+
+
 def _read(source: Path) -> tuple[list[Row], list[Row]]:
     """The cells and rounds of a store that is only read."""
     path = store_file(source)

@@ -38,9 +38,24 @@ def checked_result(result: dict[str, Any] | None, clients: Any) -> dict[str, Any
         values = result.get(key)
         if values is not None and not (_is_list(values, kind) and len(values) == count):
             raise FedfluxError(f"{RESULT_FILE}: {key} has not one number for each of {count} clients")
+    _check_names(result, "client_names", count)
+    _check_names(result, "class_names", None)
+    for key in ("score", "no_test_phase"):
+        if not isinstance(result.get(key), str | None):
+            raise FedfluxError(f"{RESULT_FILE}: {key} is no text")
     _check_placements(result, "test_placements", range(count))
     _check_placements(result, "unseen_placements", range(count, count + _held_out(result)))
     return result
+
+
+def _check_names(result: dict[str, Any], key: str, count: int | None) -> None:
+    names = result.get(key)
+    if names is None:
+        return
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise FedfluxError(f"{RESULT_FILE}: {key} is no list of names")
+    if count is not None and len(names) != count:
+        raise FedfluxError(f"{RESULT_FILE}: {len(names)} {key} for {count} clients")
 
 
 def _held_out(result: dict[str, Any]) -> int:

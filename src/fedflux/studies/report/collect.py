@@ -1,4 +1,4 @@
-"""Run folders as one JSON-able value: everything the page shows, the same for the same runs."""
+"""Runs as one JSON-able value: everything the page shows, the same for the same runs."""
 
 from collections.abc import Callable, Sequence
 from json import dumps
@@ -10,11 +10,12 @@ from fedflux.runs.storage.digests import check_files
 from fedflux.runs.storage.folder import CONFIG_FILE, read_config
 from fedflux.studies.report.colours import FEW, MANY
 from fedflux.studies.report.detail import READ, Run, read_run, unfinished_detail
-from fedflux.studies.report.folders import Folder, distinct, find_folders
+from fedflux.studies.report.folders import Folder, Kept, distinct, find_folders, read_folder, read_stores
 from fedflux.studies.report.overview import overview
 from fedflux.studies.report.samples import all_samples
 from fedflux.version import __version__
 
+S = TypeVar("S")
 T = TypeVar("T")
 FAULTS = (ArithmeticError, AttributeError, LookupError, OSError, TypeError, ValueError)
 """What reading files raises that are not as a run leaves them."""
@@ -26,14 +27,21 @@ def collect(paths: Sequence[Path], reference: str | None = None) -> dict[str, An
     What a repetition of the same runs would change (seconds, dates) sits under keys that `without_timings` removes.
     """
     folders = find_folders(paths)
-    runs, damaged = _whole([folder for folder in folders if folder.finished], _shown)
-    unfinished, damaged_too = _whole([folder for folder in folders if not folder.finished], unfinished_detail)
+    identities = {_identity(folder) for folder in folders if folder.finished}
+    stored, unread = read_stores(paths, identities)
+    runs, damaged = _whole([folder for folder in folders if folder.finished], _shown, lambda folder: folder.name)
+    waiting = [folder for folder in folders if not folder.finished]
+    unfinished, damaged_too = _whole(waiting, _unfinished, lambda folder: folder.name)
+    known, damaged_there = _whole(stored, _checked, lambda kept: kept.name)
+    runs, damaged = [*runs, *known], [*damaged, *damaged_too, *damaged_there, *unread]
+    if not runs and not damaged:
+        raise FedfluxError(f"{paths[0]} holds no finished run, and its store is empty; `fedflux run` makes one")
     if not runs:
         first = damaged[0]
         raise FedfluxError(f"no whole run is left: {first['name']} is damaged ({first['reason']})")
     samples, images = all_samples([(run.samples, run.groups.tolist()) for run in runs])
     taken: set[str] = set()
-    names = [distinct(run.folder.name, taken) for run in runs]
+    names = [distinct(run.name, taken) for run in runs]
     return {
         "fedflux": __version__,
         "palette": {"few": FEW, "many": MANY},
@@ -43,34 +51,51 @@ def collect(paths: Sequence[Path], reference: str | None = None) -> dict[str, An
         ],
         "opens": next((name for name, run in zip(names, runs, strict=True) if run.detail["map"]), names[0]),
         "unfinished": unfinished,
-        "damaged": [*damaged, *damaged_too],
+        "damaged": damaged,
         "images": images,
     }
 
 
-def _shown(folder: Folder, config: dict[str, Any]) -> Run:
+def _shown(folder: Folder) -> Run:
     """A run that JSON has words for."""
+    config = _config(folder)
     check_files(folder.path, READ)
-    run = read_run(folder, config)
+    return _checked(read_folder(folder, config))
+
+
+def _checked(kept: Kept) -> Run:
+    run = read_run(kept)
     dumps(run.detail, allow_nan=False)
     return run
 
 
+def _unfinished(folder: Folder) -> dict[str, Any]:
+    return unfinished_detail(folder, _config(folder))
+
+
+def _config(folder: Folder) -> dict[str, Any]:
+    config = read_config(folder.path)
+    if config is None:
+        raise FedfluxError(f"cannot read {CONFIG_FILE}")
+    return config
+
+
+def _identity(folder: Folder) -> str:
+    return str((read_config(folder.path) or {}).get("identity"))
+
+
 def _whole(
-    folders: Sequence[Folder], read: Callable[[Folder, dict[str, Any]], T]
+    sources: Sequence[S], read: Callable[[S], T], name: Callable[[S], str]
 ) -> tuple[list[T], list[dict[str, str]]]:
-    """What can be read of the folders, and the name of each that cannot, with the reason."""
+    """What can be read of the sources, and the name of each that cannot, with the reason."""
     answers: list[T] = []
     damaged: list[dict[str, str]] = []
-    for folder in folders:
+    for source in sources:
         try:
-            config = read_config(folder.path)
-            if config is None:
-                raise FedfluxError(f"cannot read {CONFIG_FILE}")
-            answers.append(read(folder, config))
+            answers.append(read(source))
         except FAULTS as fault:
             reason = str(fault) if isinstance(fault, FedfluxError) else f"{type(fault).__name__}: {fault}"
-            damaged.append({"name": folder.name, "reason": reason})
+            damaged.append({"name": name(source), "reason": reason})
     return answers, damaged
 
 

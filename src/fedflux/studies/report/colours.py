@@ -6,8 +6,12 @@ MANY = [
     *FEW,
     *("#7b4fb5", "#9c5a1a", "#2fb9b0", "#c2185b", "#6b8e23", "#f48a6f", "#3f51b5", "#a0c000"),
     *("#b08ad9", "#00695c", "#e05780", "#b8860b", "#5c7a99", "#7f1d1d", "#4caf50", "#d08fb8"),
+    *("#4000f0", "#f000e0", "#00d000", "#f00030", "#505020", "#b0c090", "#0050f0", "#b01090"),
+    *("#704050", "#8000c0", "#e070f0", "#e0b0a0", "#106020", "#803070", "#a00000", "#f00090"),
 ]
-"""For more than eight; beyond 24 they come again."""
+"""For more than eight, as many as clusters are listed. From the 25th on each is the colour of middling lightness that
+is farthest from those before it.
+"""
 
 
 def palette(count: int) -> list[str]:

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from fedflux.data.shifts.drift import Drift
 from fedflux.errors import FedfluxError
-from fedflux.files import read_lines, read_object
+from fedflux.files import read_lines
 from fedflux.runs.storage.folder import (
     CONFIG_FILE,
     DESCRIPTOR_FILE,
@@ -27,7 +27,7 @@ from fedflux.runs.storage.folder import (
 from fedflux.studies.report import placements
 from fedflux.studies.report.checks import checked_result, checked_rounds, checked_row, checked_samples
 from fedflux.studies.report.descriptor_map import descriptor_map
-from fedflux.studies.report.folders import Folder, read_arrays
+from fedflux.studies.report.folders import Folder, Kept
 from fedflux.studies.report.rounding import digits, percent
 from fedflux.studies.report.sharing import sharing
 from fedflux.studies.summary import SPREAD, WORK, WORST
@@ -36,6 +36,8 @@ READ = (CONFIG_FILE, RESULT_FILE, ROUNDS_FILE, EVENTS_FILE, DESCRIPTOR_FILE, SAM
 """The files that are looked at; a person may take the others away."""
 MOST_CLIENTS = 300
 """Clients listed one by one."""
+MOST_NAMES = 2000
+"""Clients known by name; of more, nobody reads it."""
 MOST_LINES = 50
 """Above this many clients the curves are quantile bands and cluster means."""
 MOST_CLUSTERS = 40
@@ -59,7 +61,7 @@ DROPPED = ("out", "command")
 class Run:
     """A finished run as the page shows it, as a row of summaries, and the group that each client is shown in."""
 
-    folder: Folder
+    name: str
     detail: dict[str, Any]
     row: dict[str, Any]
     groups: NDArray[np.int64]
@@ -67,21 +69,28 @@ class Run:
     """The images that it kept."""
 
 
-def read_run(folder: Folder, config: dict[str, Any]) -> Run:
+def read_run(kept: Kept) -> Run:
     """Everything about one finished run."""
-    result = checked_result(read_object(folder.path / RESULT_FILE), config.get("clients"))
+    config = kept.config
+    result = checked_result(kept.result, config.get("clients"))
     named = {"algorithm": config.get("label") or config["algorithm"], "group": config.get("group") or ""}
     named |= {key: result.get(key) for key in (*SPREAD, *WORST)}  # `unseen` is a setting, too: how many are held out
     row = checked_row({key: named.get(key, config.get(key, result.get(key))) for key in ROW})
-    by_round = {line["round"]: line for line in checked_rounds(read_lines(folder.path / ROUNDS_FILE))}
+    by_round = {line["round"]: line for line in checked_rounds(kept.rounds)}
     rounds = [by_round[number] for number in sorted(by_round)]
-    descriptors = read_arrays(folder.path / DESCRIPTOR_FILE)
+    descriptors = kept.arrays.get(DESCRIPTOR_FILE)
     found = np.array(result["assignment"], dtype=np.int64)
     truth = result.get("truth")
     redrawn = "test" in str(config.get("drift") or "")
     grouped_by, groups = _groups(found, truth, clustered=descriptors is not None)
     detail = {
-        "name": folder.name,
+        "name": kept.name,
+        "missing": kept.missing,
+        "score": str(result.get("score") or "accuracy"),
+        "images": result.get("holds_images", True) is True,
+        "no_test_phase": result.get("no_test_phase"),
+        "client_names": names if (names := result.get("client_names")) is None else names[:MOST_NAMES],
+        "class_names": result.get("class_names"),
         "row": {key: percent(value) if key in SCORES else digits(value, 4) for key, value in row.items()},
         "config": {k: v for k, v in config.items() if k not in DROPPED and not isinstance(v, dict | list)},
         "ran_on": config.get("ran_on") or {},
@@ -97,7 +106,7 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
         "map": _map(descriptors),
         "placements": placements.tested(
             result.get("test_placements"),
-            read_arrays(folder.path / PLACEMENTS_FILE),
+            kept.arrays.get(PLACEMENTS_FILE),
             found,
             truth,
             result.get("test_truth") if redrawn else truth,
@@ -112,15 +121,13 @@ def read_run(folder: Folder, config: dict[str, Any]) -> Run:
             "phases": {p: digits(result.get(f"seconds_{p}"), 3) for p in PHASES},
             "by_round": {p: [digits(r.get("seconds", {}).get(p, 0.0), 3) for r in rounds] for p in PHASES},
             "events": [
-                {"time": str(e.get("time")), "event": str(e.get("event"))}
-                for e in read_lines(folder.path / EVENTS_FILE)
-                if isinstance(e, dict)
+                {"time": str(e.get("time")), "event": str(e.get("event"))} for e in kept.events if isinstance(e, dict)
             ],
         },
         "round_events": [str(words) for line in rounds for words in line.get("events", ())],
     }
-    samples = checked_samples(read_arrays(folder.path / SAMPLES_FILE), len(found))
-    return Run(folder, detail, row, groups, samples)
+    samples = checked_samples(kept.arrays.get(SAMPLES_FILE), len(found))
+    return Run(kept.name, detail, row, groups, samples)
 
 
 def _map(descriptors: dict[str, NDArray[Any]] | None) -> dict[str, Any] | None:

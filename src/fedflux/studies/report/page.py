@@ -25,7 +25,8 @@ def write_report(
 ) -> Path:
     """One HTML file about all runs at or below `paths`; with `export`, figures and tables as files of their own too."""
     data = collect(paths, reference)
-    target = out or paths[0] / REPORT_FILE
+    first = paths[0] if paths[0].is_dir() else paths[0].parent
+    target = out or first / REPORT_FILE
     content = render(data, _title(data, paths)).encode()
     if export is not None:
         make_export_folder(export)  # where it cannot be made, there is no half of a report
