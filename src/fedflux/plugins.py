@@ -8,6 +8,8 @@ from importlib import import_module
 from importlib.metadata import entry_points
 from inspect import getsourcefile
 from pathlib import Path
+from re import sub
+from types import CodeType
 from typing import Any
 
 from fedflux.errors import FedfluxError
@@ -22,8 +24,8 @@ def hand_in(group: str, name: str, thing: Any) -> str:
     return name
 
 
-def path_of(kind: type) -> str:
-    """How a class is named by where it is: other processes find it so where they can import it."""
+def path_of(kind: Any) -> str:
+    """How a class or function is named by where it is: other processes find it so where they can import it."""
     return f"{kind.__module__}:{kind.__qualname__}"
 
 
@@ -72,14 +74,37 @@ def current_folder_importable() -> Iterator[None]:
 
 
 def source_digest(thing: Any) -> str:
-    """A digest of the file that a class or function is written in."""
+    """A digest of the file that a class or function is written in, or of its code where there is none: in a notebook,
+    or typed in.
+    """
     try:
         path = getsourcefile(thing)
     except TypeError:
         path = None
-    if path is None:
-        return sha256(repr(thing).encode()).hexdigest()[:16]
-    return sha256(Path(path).read_bytes()).hexdigest()[:16]
+    if path is not None and Path(path).is_file():
+        return sha256(Path(path).read_bytes()).hexdigest()[:16]
+    return sha256(repr(_code_of(thing)).encode()).hexdigest()[:16]
+
+
+def _code_of(thing: Any) -> Any:
+    """What is known of how something is written without its file, the same in every process."""
+    if isinstance(thing, CodeType):
+        return [thing.co_code.hex(), thing.co_names, [_code_of(one) for one in thing.co_consts]]
+    if isinstance(thing, type):
+        near = [kind for kind in thing.__mro__ if kind.__module__ == thing.__module__]
+        return [[kind.__qualname__, *map(_code_of, _parts(kind))] for kind in near]
+    if isinstance(thing, frozenset | set):
+        return sorted(map(repr, thing))
+    if isinstance(thing, tuple):
+        return [_code_of(one) for one in thing]
+    code = getattr(getattr(thing, "__func__", getattr(thing, "fget", thing)), "__code__", None)
+    return sub(" at 0x[0-9a-f]+", "", repr(thing)) if code is None else _code_of(code)
+
+
+def _parts(kind: type) -> list[Any]:
+    """Methods and values of a class, by name; what Python adds to every class says nothing."""
+    kept = {name: one for name, one in vars(kind).items() if hasattr(one, "__code__") or not name.startswith("__")}
+    return [part for name in sorted(kept) for part in (name, kept[name])]
 
 
 def in_words(error: Exception) -> str:

@@ -100,6 +100,14 @@ def algorithm_digest(name: str) -> str | None:
     return source_digest(type(found.instance) if isinstance(found, _Given) else found)
 
 
+def whole_name(name: str) -> str:
+    """One name for a method however it was named: by an entry point, by where it is, or handed in."""
+    if is_ours(name):
+        return name
+    found: Any = find_algorithm(name)
+    return name_of(found.instance if isinstance(found, _Given) else found)
+
+
 def runs_paper_baseline(name: str, settings_ask: bool) -> bool:
     """Whether another method runs under this name, as in the paper's comparison."""
     return settings_ask and name in PAPER_BASELINES

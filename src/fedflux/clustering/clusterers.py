@@ -100,6 +100,11 @@ def name_of_clusterer(clusterer: object) -> str:
     return hand_in(GROUP, f"{path_of(kind)}{'' if own == '()' else own}", clusterer)
 
 
+def whole_name(name: str) -> str:
+    """One name for a clusterer however it was named: by an entry point, by where it is, or handed in."""
+    return name if name in CLUSTERERS else name_of_clusterer(find(GROUP, name, "clusterer"))
+
+
 def clusterer_digest(name: str) -> str | None:
     """The digest of the source of a clusterer that is not ours: clusters follow from it."""
     if name in CLUSTERERS:

@@ -1,19 +1,23 @@
 """Which run is which: what determines its numbers, what it may be compared with, and what to call it."""
 
+from collections.abc import Collection
 from dataclasses import asdict
 from hashlib import sha256
 from json import dumps
 from re import sub
 from typing import Any
 
-from fedflux.algorithms import READS, make_algorithm
+from fedflux.algorithms import READS, make_algorithm, registry
 from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
-from fedflux.clustering import clusterer_digest
+from fedflux.clustering import clusterer_digest, clusterers
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import has_level, shift_parts
+from fedflux.data.sources import GROUP as SOURCE_GROUP
+from fedflux.data.sources import SOURCES
 from fedflux.errors import FedfluxError
-from fedflux.models import REVISIONS
-from fedflux.plugins import import_named, source_digest
+from fedflux.models import GROUP as MODEL_GROUP
+from fedflux.models import MODELS, REVISIONS
+from fedflux.plugins import find, path_of, source_digest
 from fedflux.runs.config import SETTINGS, RunConfig
 from fedflux.runs.presets import OWN_DATA, PRESETS, preset, tuned_rate
 from fedflux.settings import dashed
@@ -115,7 +119,7 @@ def revision(config: RunConfig) -> int:
 
 def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
     """One name for all runs that must give the same numbers: data, settings that count, the revisions of the
-    algorithm and the model, and the code of an algorithm or a clusterer that is not ours.
+    algorithm and the model, and the code of an algorithm, a clusterer or a model that is not ours, however it is named.
 
     `code` is the digest of a model that was handed in. `config` has its model and number of clients decided
     (`build_federation` does that).
@@ -123,6 +127,12 @@ def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
     of_model = _code_of_model(config.model) if code is None else [code]
     of_method = [digest] if (digest := algorithm_digest(config.algorithm)) else []
     counts = determines(config)
+    counts["algorithm"] = registry.whole_name(config.algorithm)
+    if "clusterer" in counts:
+        counts["clusterer"] = clusterers.whole_name(config.clusterer)
+    counts["dataset"] = _whole_name(config.dataset, SOURCES, SOURCE_GROUP)
+    if code is None:
+        counts["model"] = _whole_name(config.model, MODELS, MODEL_GROUP)
     if config.cluster_round in _WRITTEN and "cluster_round" in counts:
         once = config.privacy() is not None or config.algorithm == "flux-dynamic"  # who look once, when C(r) fires
         counts["cluster_round"] = _WRITTEN["trigger" if once else str(config.cluster_round)]
@@ -131,14 +141,24 @@ def identity(config: RunConfig, checksum: str, code: str | None = None) -> str:
     return _digest([counts, checksum, revision(config), *of_model, *of_method, *of_clusterer, *revised])
 
 
+def _whole_name(name: str, ours: Collection[str], group: str) -> str:
+    """One name for a thing of others', whether an entry point offers it or it is named by where it is."""
+    try:
+        found = None if name in ours else find(group, name, name)
+    except FedfluxError:  # whoever needs it says what is wrong with it
+        return name
+    return path_of(found) if hasattr(found, "__qualname__") else name
+
+
 def _code_of_model(name: str) -> list[int | str]:
     """The revision of a model of ours that has changed, or a digest of the file that another's is written in."""
-    if ":" not in name:
+    if name in MODELS:
         return [REVISIONS[name]] if name in REVISIONS else []
     try:
-        return [source_digest(import_named(name, "model"))]
+        found = find(MODEL_GROUP, name, "model")
     except FedfluxError:  # whoever builds the model says what is wrong with it
         return []
+    return [] if found is None else [source_digest(found)]
 
 
 def deployed_identity(config: RunConfig) -> str:
@@ -146,11 +166,11 @@ def deployed_identity(config: RunConfig) -> str:
     return identity(config, "nodes")
 
 
-def folder_name(config: RunConfig, checksum: str) -> str:
+def folder_name(config: RunConfig, checksum: str, code: str | None = None) -> str:
     """A readable folder that runs of different identities never share."""
     level = config.level if has_level(config.shift, config.strength, config.alpha) else ""
     readable = f"{config.dataset}-{config.shift}{level}-{config.algorithm}-s{config.seed}"
-    return f"{sub('[+:]', '-', readable)}-{identity(config, checksum)[:8]}"
+    return f"{sub('[+:]', '-', readable)}-{identity(config, checksum, code)[:8]}"
 
 
 def shift_words(config: RunConfig) -> str:

@@ -90,8 +90,8 @@ def _run(
     population, config = build_population(config, dataset)
     federation = population.training
     _check_clusters(config, federation)
-    path = Path(config.out or Path("runs") / folder_name(config, federation.dataset.checksum))
     checksum, code = federation.dataset.checksum, None if model is None else model.digest
+    path = Path(config.out or Path("runs") / folder_name(config, checksum, code))
     requested = _requested(config, identity(config, checksum, code), checksum, model)
     begun = _begun(path, requested) if config.resume else None
     if begun is not None:
@@ -212,7 +212,7 @@ def _begun(path: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
         return begun
     differing = [key for key in requested if key in begun and requested[key] != begun[key] and key not in NOT_NUMBERS]
     words = ", ".join(f"{key} {begun[key]}, not {requested[key]}" for key in differing)
-    words = words if words and begun.get("format") == FORMAT else "another version of fedflux"
+    words = words if words and begun.get("format") == FORMAT else "another version of fedflux or of your code"
     instead = "name another --out, or leave out --resume to delete it and start anew"
     raise FedfluxError(f"{path} cannot be resumed: it was begun with {words}; {instead}")
 

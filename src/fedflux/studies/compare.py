@@ -142,11 +142,12 @@ def plan(
         dataset = load(configs[0].dataset, Path(configs[0].data_dir) if configs[0].data_dir else None)
     check_start(configs[: len(algorithms)], dataset, model)
     dataset = with_scale(dataset, configs[0].scale)
+    code = None if model is None else model.digest
     cells: dict[str, Cell] = {}
     for config in configs:
         decided, checksum = _decide(config, dataset), dataset.checksum
-        ready = replace(decided, out=str(out / folder_name(decided, checksum)), store=store, resume=True)
-        name = identity(decided, checksum, None if model is None else model.digest)
+        name = identity(decided, checksum, code)
+        ready = replace(decided, out=str(out / folder_name(decided, checksum, code)), store=store, resume=True)
         cells.setdefault(name, Cell(ready, name, group(decided, checksum)))
     _check_out(out)
     return list(cells.values())
