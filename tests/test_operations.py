@@ -27,7 +27,7 @@ from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.inputs import AskSpread
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import Projector
-from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled
+from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskLabels, AskScatter, AskUnlabelled
 from fedflux.engine.rules import LossRule, Sgd
 from fedflux.errors import FedfluxError
 from fedflux.operations import _KINDS, Packed, name_of, operation, pack, revision_of, unpack
@@ -66,7 +66,8 @@ OPERATIONS = [
     Responsibilities(MARGINALS, labels=2),
     AskSpread(64),
     AskBounds(64),
-    AskScatter(BOX, 2, 50, 3),
+    AskLabels(14),
+    AskScatter(BOX, 2, 50, 3, (2, 0, 1)),
     DESCRIPTOR,
     AskUnlabelled(replace(DESCRIPTOR, given=None, privacy=None), "validation"),
     AskPlacement(DESCRIPTOR, Offer(MIXTURES, np.full(2, 0.5, dtype=np.float32), Temperature(2.0, 0.01))),

@@ -149,7 +149,7 @@ def fails_in_training(tamper: Tamper) -> Tamper:
 @pytest.mark.parametrize("value", [float("nan"), 1.5, -0.1])
 def test_a_bad_accuracy_is_refused(value: float, algorithm: str) -> None:
     """What it trained before it lied was good and stays; where it gave no update, nothing of it is left."""
-    lie = arrays_changed("answer", lambda arrays: {"accuracy": np.full_like(arrays["accuracy"], value)})
+    lie = arrays_changed("answer", lambda arrays: {"score": np.full_like(arrays["score"], value)})
     found = with_bad(changed("evaluate", lie), algorithm)
     assert "outside 0 to 1" in found.result["refused"][str(BAD)]
     assert BAD not in found.known

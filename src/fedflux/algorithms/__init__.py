@@ -27,7 +27,15 @@ from fedflux.algorithms.flux.describe import DescriptorSettings
 from fedflux.algorithms.flux.dynamic import FluxDynamic
 from fedflux.algorithms.flux.plain import Flux
 from fedflux.algorithms.flux.soft import FluxSoft
-from fedflux.algorithms.registry import ALGORITHMS, PAPER_BASELINES, READS, algorithm, find_algorithm, make_algorithm
+from fedflux.algorithms.registry import (
+    ALGORITHMS,
+    PAPER_BASELINES,
+    READS,
+    algorithm,
+    check_task,
+    find_algorithm,
+    make_algorithm,
+)
 
 __all__ = [
     "ALGORITHMS",
@@ -44,6 +52,7 @@ __all__ = [
     "RoundMetrics",
     "Settings",
     "algorithm",
+    "check_task",
     "find_algorithm",
     "make_algorithm",
 ]

@@ -207,6 +207,8 @@ class Method:
     reads: ClassVar[frozenset[str]] = frozenset()
     own_rule: ClassVar[bool] = False
     needs_batch_norm: ClassVar[bool] = False
+    several_labels: ClassVar[bool] = False
+    """Whether records may have several labels: nothing in it takes labels for classes, and losses for cross-entropy."""
     settings: Settings
 
     @classmethod

@@ -9,6 +9,7 @@ from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
 from fedflux.algorithms.base import Algorithm, Settings
+from fedflux.data.tasks import Task
 from fedflux.errors import FedfluxError, unknown
 from fedflux.plugins import find, hand_in, offered, path_of, source_digest
 
@@ -118,6 +119,18 @@ def make_algorithm(name: str, settings: Settings) -> Algorithm[Any]:
     if runs_paper_baseline(name, settings.paper_baselines):
         return PAPER_BASELINES[name](settings)
     return find_algorithm(name).make(settings)
+
+
+def check_task(name: str, settings: Settings, task: Task) -> None:
+    """Refuse data with several labels a record for methods that take labels for classes."""
+    if not task.several or (_able(find_algorithm(name)) and not runs_paper_baseline(name, settings.paper_baselines)):
+        return
+    words = f"--algorithm {name} takes one label a record, and these records have several"
+    raise FedfluxError(f"{words}: choose {', '.join(one for one, kind in ALGORITHMS.items() if _able(kind))}")
+
+
+def _able(kind: type[Algorithm[Any]]) -> bool:
+    return bool(getattr(kind, "several_labels", False))
 
 
 class _Reads(Mapping[str, frozenset[str]]):

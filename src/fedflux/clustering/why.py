@@ -27,9 +27,9 @@ class Vocabulary:
     """Whether records are images, which have looks."""
 
     def name(self, label: int) -> str:
-        """Of a class."""
+        """Of a class; of records with none of several labels, which are one kind more."""
         names = self.class_names or ()
-        return names[label] if label < len(names) else str(label)
+        return names[label] if label < len(names) else "none" if names else str(label)
 
     def listed(self, labels: Iterable[int]) -> str:
         """Classes by name."""

@@ -19,6 +19,8 @@ UNLABELLED = -1
 class Examples:
     """Inputs x of shape (N, …), labels y, and, in data that is split already, whose they are.
 
+    Labels are classes, (N,), or say of each of L labels whether a record has it, (N, L).
+
     An input may have any shape: (features,) in a table, (channels, time) in a series, (channels, height, width) in an
     image, (length,) of token ids.
 
@@ -96,8 +98,9 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     x, y, where = examples.x, examples.y, f"{dataset.name}, {part} part"
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise FedfluxError(f"{where}: inputs must have shape (N, …) with at least one feature each, not {x.shape}")
-    if y.ndim != 1:
-        raise FedfluxError(f"{where}: labels must have shape (N,), not {y.shape}")
+    if y.shape[1:] not in ((), (dataset.classes,)) or y.ndim != dataset.train.y.ndim:
+        wanted = "(N,)" if dataset.train.y.ndim == 1 else f"(N, {dataset.classes})"
+        raise FedfluxError(f"{where}: labels must have shape {wanted}, not {y.shape}")
     if len(x) != len(y):
         raise FedfluxError(f"{where}: {len(x)} records but {len(y)} labels")
     if x.shape[1:] != dataset.train.x.shape[1:]:
@@ -111,10 +114,11 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
         raise FedfluxError(f"{where}: record {row} holds NaN or infinite values; clean the data first")
     if not np.issubdtype(y.dtype, np.integer):
         raise FedfluxError(f"{where}: labels of type {y.dtype}; give integers 0 to {dataset.classes - 1}")
-    outside = np.flatnonzero((y < (UNLABELLED if part == "test" else 0)) | (y >= dataset.classes))
+    most = 1 if dataset.task.several else dataset.classes - 1
+    outside = np.argwhere((y < (UNLABELLED if part == "test" else 0)) | (y > most))
     if len(outside):
-        row = int(outside[0])
-        raise FedfluxError(f"{where}: label {int(y[row])} of example {row} is outside 0 to {dataset.classes - 1}")
+        told, row = int(y[tuple(outside[0])]), int(outside[0][0])
+        raise FedfluxError(f"{where}: label {told} of example {row} is outside 0 to {most}")
     if examples.client is not None and len(examples.client) != len(y):
         raise FedfluxError(f"{where}: {len(y)} labels but {len(examples.client)} client ids")
     if examples.group is not None and examples.group.shape != (len(y),):

@@ -89,6 +89,11 @@ class Federation:
         return self.dataset.task
 
     @property
+    def kinds(self) -> int:
+        """Of how many kinds records are, where each is of one: the classes; of several labels one more."""
+        return self.task.kinds(self.classes)
+
+    @property
     def input_shape(self) -> tuple[int, ...]:
         """Of one input of a client: (channels, height, width) of images."""
         shape = self.dataset.input_shape

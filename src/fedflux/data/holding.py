@@ -23,7 +23,7 @@ class Holding(Protocol):
 
     @property
     def classes(self) -> int:
-        """U, 0 where nobody knows."""
+        """The number of labels, 0 where nobody knows."""
 
     def size(self, split: Split) -> int:
         """How many examples, copies included."""
@@ -59,7 +59,7 @@ class ClientHolding:
 
     @property
     def classes(self) -> int:
-        """U."""
+        """Of the federation."""
         return self.cohort.federation.classes
 
     def size(self, split: Split) -> int:

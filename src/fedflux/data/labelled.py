@@ -49,4 +49,5 @@ class Labelled(Features):
         times = self.copies
         if times == 1:
             return self
-        return Labelled(self.x.repeat(times, *[1] * (self.x.ndim - 1)), self.y.repeat(times), np.tile(self.rows, times))
+        y = self.y.repeat(times, *[1] * (self.y.ndim - 1))
+        return Labelled(self.x.repeat(times, *[1] * (self.x.ndim - 1)), y, np.tile(self.rows, times))

@@ -23,6 +23,7 @@ from fedflux.data.shifts.levels import DIRICHLET_ALPHA
 from fedflux.data.shifts.patterns import Pattern, PatternDraw, ShiftSettings, shift_parts
 from fedflux.data.shifts.sampling import DrawnRows, RowPool
 from fedflux.data.splits import Rows
+from fedflux.data.tasks.kinds import kinds
 from fedflux.data.truth import true_clusters
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
@@ -102,6 +103,7 @@ def populate(dataset: Dataset, how: Partition) -> Population:
     """The clients that train, and those that are held out of training."""
     roles = _roles(dataset, how)
     _check_images(dataset, how)
+    _check_several(dataset, how)
     drift = Drift() if how.drift is None else Drift.parse(how.drift)
     drawn = [_draw(dataset, how, roles, epoch) for epoch in range(drift.epochs)]
     truths: Sequence[Numbers | None] = [None] * drift.epochs
@@ -197,10 +199,11 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen:
             if len(share) == 0 and client not in unseen:
                 raise _nothing(client, how)
         return _Rows(dataset, how, patterns, shares, None, unseen)
+    count = dataset.task.kinds(dataset.classes)
     tests = max(1, round(how.samples_per_client * len(test) / len(train))) if len(test) else 0
     drawn = DrawnRows(
-        RowPool.of(_fraction(np.arange(len(train)), how, 0), train.y, dataset.classes),
-        RowPool.of(np.arange(len(test)), test.y, dataset.classes),
+        RowPool.of(_fraction(np.arange(len(train)), how, 0), kinds(train.y), count),
+        RowPool.of(np.arange(len(test)), kinds(test.y), count),
         how.samples_per_client,
         tests,
         how.seed,
@@ -265,6 +268,14 @@ def _check_images(dataset: Dataset, how: Partition) -> None:
     if {"px", "pxgy"} & set(shift_parts(how.shift)) and not dataset.holds_images:
         what = f"{dataset.name} holds inputs of shape {dataset.input_shape}"
         raise FedfluxError(f"{how.shift} rotates and colours grey or RGB images; {what}: choose another --shift")
+
+
+def _check_several(dataset: Dataset, how: Partition) -> None:
+    if dataset.task.several and set(shift_parts(how.shift)) - {"none", "px", "pygx"}:
+        words = (
+            f"{how.shift} deals or draws records by their one class, and those of {dataset.name} have several labels"
+        )
+        raise FedfluxError(f"{words}: choose --shift none, px or pygx")
 
 
 def _channels(dataset: Dataset, how: Partition) -> int | None:

@@ -4,6 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.dataset import Examples
+from fedflux.data.tasks.kinds import strata
 from fedflux.streams import stream
 
 Rows = NDArray[np.int64]
@@ -45,15 +46,16 @@ def hold_out(examples: Examples) -> tuple[Examples, Examples]:
 
     Where every class is too small for that, the 20 % (at least one example) are drawn across classes, so that only a
     client with a single example has no test part. Groups stay whole: about 20 % of each class, at least one group.
+    Of several labels the rarest that a record has counts as its class.
     """
     owner = np.zeros(len(examples), np.int64) if examples.client is None else examples.client
     in_test = np.zeros(len(examples), bool)
     for client in np.unique(owner):
         rows = np.flatnonzero(owner == client)
         if examples.group is not None:
-            in_test[rows] = _test_groups(examples.group[rows], examples.y[rows], int(client))
+            in_test[rows] = _test_groups(examples.group[rows], strata(examples.y[rows]), int(client))
             continue
-        _, chosen = stratified_test_rows(examples.y[rows], TEST_SHARE)
+        _, chosen = stratified_test_rows(strata(examples.y[rows]), TEST_SHARE)
         if len(chosen) == 0 and len(rows) > 1:
             size = max(1, round(TEST_SHARE * len(rows)))
             chosen = stream(0, "test rows across classes", client=int(client)).permutation(len(rows))[:size]

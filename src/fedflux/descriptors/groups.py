@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedflux.data.holding import Holding, Pass
 from fedflux.data.labelled import Split
+from fedflux.data.tasks.kinds import kinds
 from fedflux.descriptors.descriptor import effective_counts
 from fedflux.descriptors.projector import Projector
 
@@ -67,9 +68,11 @@ def _grouped(split: Split, held: Holding) -> Index:
     return np.arange(0 if group is None else len(group))
 
 
-def counted(held: Holding, split: Split, classes: int | None, reduced: Tensor | None) -> Array:
+def counted(
+    held: Holding, split: Split, classes: int | None, reduced: Tensor | None, rarest: tuple[int, ...] = ()
+) -> Array:
     """Effective counts of a client's records, over all and, with `classes`, within each."""
-    labels = None if classes is None else held.labels(split)
+    labels = None if classes is None else kinds(held.labels(split), rarest)
     group = held.groups(split)
     if group is None:
         return effective_counts(held.rows(split), labels, classes)

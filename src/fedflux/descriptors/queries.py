@@ -18,6 +18,7 @@ from fedflux.descriptors.checks import bounds_fault, descriptor_fault, finite_fa
 from fedflux.descriptors.descriptor import Descriptors, effective_counts, make_descriptors
 from fedflux.descriptors.discriminant import BREADTH, Scatter, ScatterStatistic, client_scatter
 from fedflux.descriptors.groups import counted, group_pass
+from fedflux.descriptors.kinds import by_kind, label_counts
 from fedflux.descriptors.moments import MomentStatistic, moments
 from fedflux.descriptors.privacy import mechanism, units
 from fedflux.descriptors.privacy.accounting import Privacy
@@ -67,6 +68,31 @@ class AskBounds(AskedAlone):
         return wide_faults([read_bounds(one) for one in answers])
 
 
+@operation("label-counts")
+@dataclass(frozen=True)
+class AskLabels(AskedAlone):
+    """How many records have each of several labels, so that everybody knows which are rare."""
+
+    labels: int
+
+    def passes(self) -> Sequence[Pass]:
+        """None: labels are counted without any model."""
+        return ()
+
+    def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
+        """(L,)."""
+        if not held.size("train"):
+            raise NothingToTellError("it holds no training examples")
+        return {"labels": label_counts(held.labels("train"), held.copies("train"))}
+
+    def fault(self, answer: Arrays, about: About) -> str | None:
+        """Counts of other labels, or of more records than there are."""
+        fault = shape_fault(answer, {"labels": (self.labels,)}, "its label counts")
+        if fault is None and not (answer["labels"].min() >= 0 and answer["labels"].max() <= about.examples["train"]):
+            return "its label counts are of more records than it holds, or of fewer than none"
+        return fault
+
+
 def read_bounds(arrays: Arrays) -> Bounds:
     """Bounds from an answer."""
     return Bounds(arrays["low"].astype(np.float32), arrays["high"].astype(np.float32))
@@ -81,6 +107,9 @@ class AskScatter(AskedAlone):
     components: int
     points: int
     classes: int
+    """U: of how many kinds records are."""
+    rarest: tuple[int, ...] = ()
+    """Of several labels: their order, from which each record's kind follows."""
 
     @cached_property
     def base(self) -> Projector:
@@ -89,7 +118,7 @@ class AskScatter(AskedAlone):
 
     def passes(self) -> Sequence[Pass]:
         """Of the training part."""
-        return (Pass("train", ScatterStatistic(self.base, self.classes)),)
+        return (Pass("train", by_kind(ScatterStatistic(self.base, self.classes), self.rarest)),)
 
     def answer(self, held: Holding, seen: Seen) -> dict[str, Array]:
         """Two symmetric matrices, a vector and two counts, in single precision."""
@@ -135,6 +164,7 @@ class AskDescriptor(AskedAlone):
     """S3 and S4 for clients with labels: moments of the training part, mean of the validation part, in wire form."""
 
     classes: int
+    """U: of how many kinds records are."""
     components: int
     points: int
     bounds: Bounds | None
@@ -143,6 +173,8 @@ class AskDescriptor(AskedAlone):
     """Another projector than the paper's."""
     full_covariance: bool = False
     privacy: Privacy | None = None
+    rarest: tuple[int, ...] = ()
+    """Of several labels: their order, from which each record's kind follows."""
 
     @cached_property
     def projector(self) -> Projector:
@@ -161,12 +193,13 @@ class AskDescriptor(AskedAlone):
         """Of the training part by class, and of the validation part as a whole."""
         privacy = self.privacy
         if self.released and privacy is not None:
+            statistic = by_kind(ReleaseStatistic(self.projector, self.classes), self.rarest)
             return (
-                Pass("train", ReleaseStatistic(self.projector, self.classes), chosen=units.chosen("train", privacy)),
+                Pass("train", statistic, chosen=units.chosen("train", privacy)),
                 Pass("validation", ReleaseStatistic(self.projector, None), False, units.only_validation(privacy)),
             )
         return (
-            Pass("train", MomentStatistic(self.projector, self.classes)),
+            Pass("train", by_kind(MomentStatistic(self.projector, self.classes), self.rarest)),
             Pass("validation", MomentStatistic(self.projector, None), labelled=False),
             group_pass(self.projector, "train"),
             group_pass(self.projector, "validation"),
@@ -188,7 +221,7 @@ class AskDescriptor(AskedAlone):
     def _exact(self, held: Holding, seen: Seen) -> Descriptors:
         train, validation, reduced, reduced_validation = seen.sums
         found = moments(train, held.copies("train"))
-        effective = counted(held, "train", self.classes, reduced)
+        effective = counted(held, "train", self.classes, reduced, self.rarest)
         apart = None if validation is None else moments(validation)
         distinct = counted(held, "validation", None, reduced_validation)[0]
         made = make_descriptors([found], [effective], [apart], self.full_covariance)

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedflux.algorithms import find_algorithm, make_algorithm
+from fedflux.algorithms import check_task, find_algorithm, make_algorithm
 from fedflux.algorithms.base import Averaging
 from fedflux.data import Federation, Population, populate
 from fedflux.data.dataset import Dataset
@@ -98,6 +98,7 @@ def _run(
         config = replace(config, engine=begun["ran_on"]["engine"], device=begun["ran_on"]["device"])
     if config.privacy_unit == "group" and federation.dataset.train.group is None:
         raise FedfluxError(f"--privacy-unit group: {config.dataset} has no groups; give it some, or leave the flag out")
+    check_task(config.algorithm, config.settings(), federation.task)
     algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):
@@ -147,6 +148,7 @@ def run_deployed(
         if there is None:
             raise ValueError("run_deployed is for clients that come and go; use run_config")
         settings = replace(config.settings(_true_clusters(there.federation)), average=average)
+        check_task(config.algorithm, settings, there.federation.task)
         algorithm = make_algorithm(config.algorithm, settings)
         view = there.federation if algorithm.uses_truth else there.federation.blind()
         state = algorithm.init(view, engine)
@@ -223,6 +225,7 @@ def check_start(configs: Sequence[RunConfig], dataset: Dataset, model: OwnModel 
         check_trackers(config.track)
         federation, decided = build_federation(config, dataset)
         _check_clusters(decided, federation)
+        check_task(decided.algorithm, decided.settings(), federation.task)
         algorithm = make_algorithm(decided.algorithm, decided.settings(_true_clusters(federation)))
         view = federation if algorithm.uses_truth else federation.blind()
         on = replace(decided, engine="loop" if decided.engine == "auto" else decided.engine)

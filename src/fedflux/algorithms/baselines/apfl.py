@@ -133,6 +133,7 @@ class Apfl(Method):
     alpha: float = 0.5
     adaptive: bool = True
     output_mixing: bool = False
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (ApflState,)
     own_rule: ClassVar[bool] = True

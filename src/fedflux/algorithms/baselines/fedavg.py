@@ -32,6 +32,7 @@ class FedAvg(Method):
     """McMahan et al., AISTATS 2017."""
 
     settings: Settings
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (FedAvgState,)
     reads: ClassVar[frozenset[str]] = frozenset(("finetune", "server_momentum"))

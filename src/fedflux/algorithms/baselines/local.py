@@ -32,6 +32,7 @@ class Local(Method):
     """No communication at all."""
 
     settings: Settings
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (LocalState,)
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +20,8 @@ C = TypeVar("C", bound=Clustered)
 
 class FluxAnswers(Method, Generic[C]):
     """Answers of FLUX and its kin."""
+
+    several_labels: ClassVar[bool] = True
 
     def _known_in_warm_up(self, state: WarmUp, clients: int) -> Predictor:
         return Predictor.shared(state.models, np.ones(1), clients)

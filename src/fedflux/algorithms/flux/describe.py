@@ -8,13 +8,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data import Cohort, Features, Held
+from fedflux.data.tasks.kinds import rarest_first
 from fedflux.descriptors.bounds import Bounds, merge_bounds, scalar_bounds
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.discriminant import Scatter, enough, fit_discriminant
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import COMPONENTS, POINTS, Projector, fit_projector
 from fedflux.descriptors.public import LatentSum, mean_latent, public_inputs
-from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskScatter, AskUnlabelled, read_bounds
+from fedflux.descriptors.queries import (
+    AskBounds,
+    AskDescriptor,
+    AskLabels,
+    AskScatter,
+    AskUnlabelled,
+    read_bounds,
+)
 from fedflux.descriptors.wire import client_bytes, completed, from_arrays, join_arrays
 from fedflux.engine import Answers, Engine, Stack
 from fedflux.models.protocol import blank
@@ -53,8 +61,9 @@ class Extractor:
 
     @property
     def up(self) -> int:
-        """Bytes that S1 and S2 took from each member."""
-        return self._bounds_bytes + self.scatter_bytes + self.earlier_bytes
+        """Bytes that S1 and S2 took from each member, counts of several labels among them."""
+        counts = 8 * len(self.question.rarest) if self.question.privacy is None else 0
+        return self._bounds_bytes + counts + self.scatter_bytes + self.earlier_bytes
 
     @property
     def forward(self) -> int:
@@ -162,15 +171,18 @@ def _extractor(
     refused: frozenset[int],
 ) -> Extractor | None:
     """S1 and S2 on the server; None where no bounds are left."""
-    classes = cohort.federation.classes
+    classes, rarest = cohort.federation.kinds, _as_they_stand(cohort)
     if bounds is None:
         inputs = public_inputs(cohort.federation)
         centre = mean_latent(engine.public(reference, inputs, LatentSum()))
-        return Extractor(reference, public_question(centre, classes, settings))
+        return Extractor(reference, replace(public_question(centre, classes, settings), rarest=rarest))
     kept = {client: one for client, one in bounds.items() if client not in refused}
     if not kept:
         return None
-    question = bounded_question(list(kept.values()), classes, settings)
+    if rarest and settings.privacy is None:
+        counts = engine.ask(AskLabels(len(rarest)), cohort.only(kept), reference)
+        rarest = rarest_first(counts.stacked("labels").sum(axis=0)) if len(counts) else rarest
+    question = replace(bounded_question(list(kept.values()), classes, settings), rarest=rarest)
     if settings.projector != "discriminant":
         return Extractor(reference, question)
     ask = scatter_of(question)
@@ -178,6 +190,11 @@ def _extractor(
     if not len(answers):
         return None
     return Extractor(reference, *discriminant_question(question, answers.arrays))
+
+
+def _as_they_stand(cohort: Cohort) -> tuple[int, ...]:
+    """Several labels in the order of the data; nothing where records have one."""
+    return tuple(range(cohort.federation.classes)) if cohort.federation.task.several else ()
 
 
 def bounded_question(bounds: Sequence[Bounds], classes: int, settings: DescriptorSettings) -> AskDescriptor:
@@ -203,7 +220,7 @@ def public_question(centre: NDArray[np.float64], classes: int, settings: Descrip
 def scatter_of(question: AskDescriptor) -> AskScatter:
     """What clients are asked for a projector that sees finer than the question's."""
     assert question.bounds is not None
-    return AskScatter(question.bounds, question.components, question.points, question.classes)
+    return AskScatter(question.bounds, question.components, question.points, question.classes, question.rarest)
 
 
 def discriminant_question(question: AskDescriptor, answers: Sequence[Arrays]) -> tuple[AskDescriptor, int]:

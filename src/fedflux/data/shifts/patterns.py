@@ -64,8 +64,11 @@ class Pattern:
         return x, self.labels(y)
 
     def labels(self, y: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Labels as this client gives them."""
-        return y if self.relabel is None else np.array(self.relabel, dtype=np.int64)[y]
+        """Labels as this client gives them; of several, each under its new name."""
+        if self.relabel is None:
+            return y
+        new = np.array(self.relabel, dtype=np.int64)
+        return new[y] if y.ndim == 1 else y[:, np.argsort(new)]
 
 
 _AS_POOLED = Pattern()

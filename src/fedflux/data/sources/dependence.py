@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.dataset import Examples
+from fedflux.data.tasks.kinds import strata as strata_of
 from fedflux.streams import stream
 
 SHUFFLES = 199
@@ -44,7 +45,8 @@ def dependence(examples: Examples) -> str | None:
     if len(rows) < LEAST_RECORDS:
         return None
     x = _values(examples, rows)
-    strata = owner[rows] * (1 + int(examples.y.max())) + examples.y[rows]
+    label = strata_of(examples.y)
+    strata = owner[rows] * (1 + int(label.max())) + label[rows]
     near = near_copies(x, owner[rows]) if x.shape[1] >= LEAST_VALUES else 0.0
     if near > NEAR_SHARE:
         return f"{near:.0%} of the records looked at have a near-copy at the same client"

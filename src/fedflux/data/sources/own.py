@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from fedflux.data.dataset import UNLABELLED, Dataset, Examples
 from fedflux.data.scaling import Requested, chosen
 from fedflux.data.splits import hold_out
+from fedflux.data.tasks.several import has_several, several_labels
 from fedflux.data.truth import UNKNOWN
 from fedflux.errors import FedfluxError
 
@@ -130,7 +131,12 @@ def _check_finite(where: str, part: Part, x: Array, owners: Sequence[str] | None
 def _numbered_labels(
     where: str, parts: Sequence[Part], given: Sequence[str] | None
 ) -> tuple[list[Index], Sequence[str]]:
-    """Labels as numbers of classes, and what the classes are called: gaps between integers make no classes."""
+    """Labels as numbers of classes, and what the classes are called: gaps between integers make no classes.
+
+    Of shape (N, L), 0 and 1, they say which of several labels a record has.
+    """
+    if has_several(parts):
+        return several_labels(where, parts, given, UNLABELLED)
     found = [_labels(where, part) for part in parts]
     told = [one for one in found if one is not None]
     if not told:
@@ -162,7 +168,7 @@ def _labels(where: str, part: Part) -> Array | None:
         return None
     y, name = part.y, part.named("y")
     if y.ndim != 1:
-        raise FedfluxError(f"{where}: {name} has shape {y.shape}; give one label per example, shape (N,)")
+        raise FedfluxError(f"{where}: {name} has shape {y.shape}; give (N,), or (N, L) of 0 and 1")
     if y.dtype.kind == "f":
         values = y.astype(np.float64)
         odd = np.flatnonzero(~np.isfinite(values) | (values != np.round(values)))

@@ -27,6 +27,9 @@ class Task(Protocol):
     """Whether a record may have several labels."""
     score_name: ClassVar[ScoreName]
 
+    def kinds(self, outputs: int) -> int:
+        """U: of how many kinds records are, where each is of one (`data.tasks.kinds`)."""
+
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """(N,): what each example loses."""
 
@@ -52,6 +55,10 @@ class OneLabel:
 
     several: ClassVar[bool] = False
     score_name: ClassVar[ScoreName] = "accuracy"
+
+    def kinds(self, outputs: int) -> int:
+        """The classes."""
+        return outputs
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The cross-entropy of each example."""
@@ -87,6 +94,10 @@ class SeveralLabels:
 
     several: ClassVar[bool] = True
     score_name: ClassVar[ScoreName] = "macro ROC AUC"
+
+    def kinds(self, outputs: int) -> int:
+        """The labels, and none of them."""
+        return outputs + 1
 
     def losses(self, logits: Tensor, y: Tensor) -> Tensor:
         """The binary cross-entropy of each example, the mean over its labels."""

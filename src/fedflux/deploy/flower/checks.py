@@ -82,10 +82,13 @@ def _checked(arrays: Arrays, wanted: Arrays) -> Parameters:
     return parameters({name: arrays[name] for name in wanted})
 
 
-def accuracies_of(content: Any, count: int, empty: bool) -> NDArray[np.float64]:
-    """One accuracy for each predictor; NaN where the client declared no such examples, and only there."""
-    found = unpack(content[ANSWER])["accuracy"].astype(np.float64)
+def scores_of(content: Any, count: int, empty: bool, several: bool = False) -> NDArray[np.float64]:
+    """One score for each predictor; NaN where the client declared no such examples, and only there, unless targets are
+    `several` labels, which may be all alike.
+    """
+    found = unpack(content[ANSWER])["score"].astype(np.float64)
     right = np.isnan(found) if empty else (found >= 0) & (found <= 1)
+    right |= np.isnan(found) & several
     if found.shape != (count,) or not right.all():
-        raise FaultError(f"its accuracy {found.tolist()} is outside 0 to 1")
+        raise FaultError(f"its score {found.tolist()} is outside 0 to 1")
     return found

@@ -179,7 +179,7 @@ class FlowerEngine:
         return Trained(done, Stack.join(trained) if trained else start.take([]), told, missing)
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> Scores:
-        """Accuracy of every member with each predictor; a model that several of them mix goes to a client once."""
+        """The score of every member with each predictor; a model that several of them mix goes to a client once."""
         stacks = {id(one.stack): Model.all(one.stack) for one in predictors}
         questions = {}
         for place, client in enumerate(cohort):
@@ -188,7 +188,8 @@ class FlowerEngine:
             questions[client] = Question(request, models)
 
         def read(client: int, content: Any) -> NDArray[np.float64]:
-            return checks.accuracies_of(content, len(predictors), not cohort.federation.size(client, split))
+            empty = not cohort.federation.size(client, split)
+            return checks.scores_of(content, len(predictors), empty, cohort.federation.task.several)
 
         found, missing = self._ask("evaluate", questions, read)
         values = np.full((len(predictors), len(cohort)), np.nan)

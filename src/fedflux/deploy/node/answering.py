@@ -115,6 +115,7 @@ class LocalNode:
                 "classes": federation.classes,
                 "scale": dumps(federation.dataset.scaling.as_plain()),  # a message holds no nested values
                 "integers": federation.integers,
+                "several": federation.task.several,
                 "keeps": bool(self.config.get("model-dir")),
             }
         )
@@ -141,7 +142,7 @@ class LocalNode:
         """The accuracy of every mixture, NaN where the part is empty."""
         engine, predictors = self._predictors(request.asked, request.models, request.mixtures)
         scores = engine.evaluate(predictors, self._cohort(request.asked), request.split)
-        return Answer({"accuracy": scores.values[:, 0]})
+        return Answer({"score": scores.values[:, 0]})
 
     def ask(self, request: Ask) -> Answer:
         """A query's answer; a private one is charged first, and given again where it was given before."""

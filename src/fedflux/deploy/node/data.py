@@ -38,6 +38,7 @@ class NodeData:
         *,
         unlabelled: NDArray[np.generic] | None = None,
         classes: int,
+        several: bool = False,
         client: int = UNNUMBERED,
         groups: Mapping[str, Ids] | None = None,
         scale: Requested = "auto",
@@ -45,13 +46,16 @@ class NodeData:
         """From arrays: (inputs, labels) of each part, or the inputs of a node without labels.
 
         Inputs may have any shape, the same at every node; images are (N, channels, height, width). Labels are 0 to
-        classes − 1. `scale` is as everywhere: bytes are pixels, other numbers are standardised by the means and
+        classes − 1, or (N, classes) of 0 and 1 where records have several labels; a node without any says so by
+        `several`. `scale` is as everywhere: bytes are pixels, other numbers are standardised by the means and
         deviations of all nodes, whose sums are asked for once; `none` leaves them, token ids for instance, as they are.
         `groups` says, for each part that is given (train, validation, test, unlabelled), which records belong together:
         an integer or string each, such as the patient. They stay at the node.
         """
         if unlabelled is not None:
-            return _unlabelled(unlabelled, classes, client, _numbered(groups, {"unlabelled": len(unlabelled)}), scale)
+            group = _numbered(groups, {"unlabelled": len(unlabelled)})
+            labels = np.zeros((len(unlabelled), classes) if several else len(unlabelled), dtype=np.int64)
+            return _unlabelled(Examples(unlabelled, labels, group=group), classes, client, scale)
         if train is None:
             raise FedfluxError("a node needs a training part, or unlabelled images: NodeData.of(train=(x, y), …)")
         held = validation or _none_of(train)
@@ -106,14 +110,11 @@ def _numbered(groups: Mapping[str, Ids] | None, sizes: Mapping[str, int]) -> NDA
     return np.unique(np.concatenate(ids), return_inverse=True)[1].astype(np.int64)
 
 
-def _unlabelled(
-    inputs: NDArray[np.generic], classes: int, client: int, group: NDArray[np.int64] | None, scale: Requested
-) -> NodeData:
+def _unlabelled(examples: Examples, classes: int, client: int, scale: Requested) -> NodeData:
     """Labels are stood in for by zeros, which nothing reads: only the inputs of the test part are ever asked for."""
-    examples = Examples(inputs, np.zeros(len(inputs), dtype=np.int64), group=group)
     none = np.arange(0)
-    rows = ClientRows(none, none, np.arange(len(inputs)))
-    dataset = Dataset("node", examples, examples, classes, scaling=chosen(scale, inputs))
+    rows = ClientRows(none, none, np.arange(len(examples)))
+    dataset = Dataset("node", examples, examples, classes, scaling=chosen(scale, examples.x))
     return NodeData(_one_client(dataset, rows), client)
 
 

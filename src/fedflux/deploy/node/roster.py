@@ -34,10 +34,13 @@ class Kind:
     integers: bool
     copies: int
     """How often each training example is held."""
+    several: bool = False
+    """Whether a record may have several labels."""
 
     def __str__(self) -> str:
         what = "integers" if self.integers else "inputs"
-        return f"{what} {self.input_shape} of {self.classes} classes, scale {self.scaling}, {self.copies} copies"
+        labels = f"with {self.classes} labels" if self.several else f"of {self.classes} classes"
+        return f"{what} {self.input_shape} {labels}, scale {self.scaling}, {self.copies} copies"
 
 
 @dataclass(frozen=True)
@@ -70,12 +73,12 @@ class Node:
             raise ValueError("input shape, classes, counts or number make no sense")
         if prod(shape) > NUMBERS:
             raise ValueError(f"an input of {prod(shape):,} numbers: at most {NUMBERS:,} are right")
-        if not all(type(told[name]) is bool for name in ("labels", "keeps", "integers")):
-            raise ValueError("labels, keeps and integers are true or false")
+        if not all(type(told[name]) is bool for name in ("labels", "keeps", "integers", "several")):
+            raise ValueError("labels, keeps, integers and several are true or false")
         examples = stored[0] * told["copies"] if told["labels"] else stored[2]
         if not 0 < examples <= most:
             raise ValueError(f"it counts {examples:,} examples: 1 to {most:,} are right")
-        kind = Kind(shape, told["classes"], scaling, told["integers"], told["copies"])
+        kind = Kind(shape, told["classes"], scaling, told["integers"], told["copies"], told["several"])
         return Node(id, client, told["labels"], stored, kind, told["keeps"])
 
 
@@ -188,7 +191,8 @@ class Roster:
         kind, self.settled = self.kind, True
         assert kind is not None  # somebody is there
         kept = np.int64 if kind.integers else np.float32
-        blank = Examples(np.zeros((1, *kind.input_shape), dtype=kept), np.zeros(1, dtype=np.int64))
+        target = np.zeros((1, kind.classes) if kind.several else 1, dtype=np.int64)
+        blank = Examples(np.zeros((1, *kind.input_shape), dtype=kept), target)
         dataset = Dataset("nodes", blank, blank, kind.classes, scaling=kind.scaling)
         stored = [self.nodes[k].stored if k in self.nodes else (0, 0, 0) for k in range(self._count)]
         numbers = np.arange(max(max(counts) for counts in stored))  # one array, however many say how much they hold

@@ -79,6 +79,7 @@ class Ending:
         costly = [*costly, round_record(len(records), work), round_record(0, self._asked_before())]
         releases = int(summary.get("releases", 0))
         result = {
+            "score": truth.task.score_name,
             **found.scores,
             **held_out,
             "client_names": None if truth.names is None else list(truth.names),
@@ -102,7 +103,7 @@ class Ending:
             **given,
             **privacy_report(
                 self.config.privacy(),
-                self.federation.classes,
+                self.federation.kinds,
                 self.config.components,
                 releases,
                 self._choosing,

@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 from fedflux.data import Federation
 from fedflux.data.sources import PIXELS
+from fedflux.data.tasks.kinds import kinds
 from fedflux.runs.config import RunConfig
 
 CLIENTS = 24
@@ -31,7 +32,7 @@ def sample_images(federation: Federation, assignment: NDArray[np.int64]) -> dict
     images: list[NDArray[np.uint8]] = []
     for client in _shown(assignment, federation.truth):
         data = federation.materialise(client, "train")
-        y = data.y.numpy()
+        y = kinds(data.y.numpy())
         classes, first = np.unique(y, return_index=True)
         for label, row in list(zip(classes.tolist(), first.tolist(), strict=True))[:CLASSES]:
             owners.append(client)

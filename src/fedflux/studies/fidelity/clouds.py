@@ -11,6 +11,7 @@ from torch import Tensor
 from fedflux.algorithms import make_algorithm
 from fedflux.algorithms.flux.describe import fit_extractor
 from fedflux.data.dataset import Dataset
+from fedflux.descriptors.kinds import by_kind
 from fedflux.descriptors.moments import Moments, MomentStatistic, MomentSums, moments
 from fedflux.engine import one_thread
 from fedflux.runs.config import RunConfig
@@ -69,7 +70,9 @@ def clouds(
             state, _ = algorithm.round(state, everyone, engine)
             extractor = fit_extractor(state.model, everyone, engine, config.settings().descriptor)
             assert extractor is not None  # simulated clients always answer
-            statistic = CloudStatistic(MomentStatistic(extractor.question.projector, view.classes))
+            statistic = by_kind(
+                CloudStatistic(MomentStatistic(extractor.question.projector, view.kinds)), extractor.question.rarest
+            )
             for part in everyone.parts("train"):
                 made = engine.backend.reduce(state.model, part.held("train"), statistic)
                 for client, (sums, z, y) in zip(part, made, strict=True):
