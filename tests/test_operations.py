@@ -28,7 +28,8 @@ from fedflux.descriptors.inputs import AskSpread
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import Projector
 from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskLabels, AskScatter, AskUnlabelled
-from fedflux.engine.rules import LossRule, Sgd
+from fedflux.engine.rules import LossRule
+from fedflux.engine.training import Adam, Sgd
 from fedflux.errors import FedfluxError
 from fedflux.operations import _KINDS, Packed, name_of, operation, pack, revision_of, unpack
 from fedflux.savable import take_apart
@@ -51,7 +52,7 @@ MIXTURES = ClassMixtures(
 )
 OPERATIONS = [
     LossRule(SGD),
-    WeightedLoss(replace(SGD, clip=None)),
+    WeightedLoss(Adam(0.001, weight_decay=0.1, decoupled=True)),
     Mixing(SGD, adaptive=True, output_mixing=False),
     Envelope(SGD, 15.0, 5, 0.03, 0.001),
     RateRule(0.1),

@@ -3,7 +3,7 @@
 The outline holds no class names: types come from the dataclass that is asked for, so a file cannot name code to run.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass
 from math import isfinite
 from types import NoneType, UnionType
@@ -53,6 +53,17 @@ def put_together(kind: type[T], tensors: Mapping[str, Tensor], outline: Any, dev
     return result
 
 
+def _of_several(kinds: Sequence[Any], outline: Any) -> Any:
+    """The first dataclass that has all fields of the outline, else the first kind."""
+    some = [kind for kind in kinds if kind is not NoneType]
+    fitting = (
+        kind
+        for kind in some
+        if is_dataclass(kind) and isinstance(outline, Mapping) and {*outline} <= {f.name for f in fields(kind)}
+    )
+    return next(fitting, some[0])
+
+
 def _build(kind: Any, tensors: Mapping[str, Tensor], outline: Any, path: str, device: str) -> Any:
     origin, arguments = get_origin(kind), get_args(kind)
     if hasattr(origin, "__value__"):  # a type alias with arguments, as newer numpy's NDArray[…] is
@@ -60,7 +71,7 @@ def _build(kind: Any, tensors: Mapping[str, Tensor], outline: Any, path: str, de
     if origin in (Union, UnionType):
         if outline is None and NoneType in arguments:
             return None
-        return _build(next(a for a in arguments if a is not NoneType), tensors, outline, path, device)
+        return _build(_of_several(arguments, outline), tensors, outline, path, device)
     if kind is Tensor:
         return tensors[path].to(device)
     if (origin or kind) is np.ndarray:

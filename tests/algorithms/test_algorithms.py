@@ -1,12 +1,13 @@
 """FedAvg, local, FLUX, prior and oracle: their rules, and what they may not see."""
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from fedflux.algorithms import ALGORITHMS, PAPER_BASELINES, Settings, make_algorithm
+from fedflux.algorithms import ALGORITHMS, PAPER_BASELINES, READS, Settings, make_algorithm
 from fedflux.algorithms.base import RoundMetrics
 from fedflux.algorithms.flux.describe import DescriptorSettings, describe, describe_unlabelled, fit_extractor
 from fedflux.algorithms.flux.sharing.branches import OWN, Branches
@@ -335,18 +336,42 @@ def test_methods_with_a_rule_of_their_own_are_listed(name, federation, monkeypat
     ("name", "paper"), [*((name, False) for name in ANY_MODEL), *((name, True) for name in sorted(PAPER_BASELINES))]
 )
 def test_everyone_clips_gradients(name: str, paper: bool, federation: Federation, engine: SimulatedEngine) -> None:
-    def moved(clip: float | None) -> float:
-        settings = replace(SETTINGS, training=replace(TRAINING, clip=clip), paper_baselines=paper, rounds=1)
-        algorithm = make_algorithm(name, settings)
-        view = federation if algorithm.uses_truth else federation.blind()
-        cohort = view.cohort(range(len(view)), 1)
-        engine.restore(Kept())
-        before = algorithm.init(view, engine)
-        after, _ = algorithm.round(before, cohort, engine)
-        first, last = (algorithm.models(state)["models"] for state in (before, after))
-        pairs = [(first, last), *((engine.initial(), own) for own in engine.kept().models.values())]
-        return max(
-            float((tensor - old.tensors[key]).abs().max()) for old, now in pairs for key, tensor in now.tensors.items()
-        )
+    free, clipped = (moved(name, paper, federation, engine, clip=clip) for clip in (None, 1e-3))
+    assert clipped < 0.05 * free
 
-    assert moved(1e-3) < 0.05 * moved(None)
+
+@pytest.mark.parametrize(
+    ("name", "paper"), [*((name, False) for name in ANY_MODEL), *((name, True) for name in sorted(PAPER_BASELINES))]
+)
+def test_everyone_takes_the_optimiser_but_who_fixes_its_steps(
+    name: str, paper: bool, federation: Federation, engine: SimulatedEngine
+) -> None:
+    """Adam's first steps are about as long as its rate is, whatever the gradient."""
+    plain, adam, shrunk = (
+        moved(name, paper, federation, engine, **more)
+        for more in ({}, {"kind": "adam", "lr": 1e-6}, {"weight_decay": 0.5})
+    )
+    late = moved(name, paper, federation, engine, schedule="cosine", rounds=1)
+    assert late == pytest.approx(plain, rel=1e-5)  # the first round of a schedule has the whole rate
+    if "optimiser" in READS[name]:
+        assert adam < 1e-3 * plain
+        assert shrunk != plain
+    else:
+        assert shrunk == plain
+        assert moved(name, paper, federation, engine, kind="adam") == plain
+
+
+def moved(name: str, paper: bool, federation: Federation, engine: SimulatedEngine, **more: Any) -> float:
+    """How far the weight that moves furthest has come after a round."""
+    settings = replace(SETTINGS, training=replace(TRAINING, **more), paper_baselines=paper, rounds=1)
+    algorithm = make_algorithm(name, settings)
+    view = federation if algorithm.uses_truth else federation.blind()
+    cohort = view.cohort(range(len(view)), 1)
+    engine.restore(Kept())
+    before = algorithm.init(view, engine)
+    after, _ = algorithm.round(before, cohort, engine)
+    first, last = (algorithm.models(state)["models"] for state in (before, after))
+    pairs = [(first, last), *((engine.initial(), own) for own in engine.kept().models.values())]
+    return max(
+        float((tensor - old.tensors[key]).abs().max()) for old, now in pairs for key, tensor in now.tensors.items()
+    )

@@ -13,8 +13,9 @@ from fedflux.algorithms import Algorithm, FedAvg
 from fedflux.algorithms.baselines.pfedme import Envelope, PFedMe
 from fedflux.data import Federation
 from fedflux.engine import LoopEngine, SimulatedEngine
-from fedflux.engine.rules import Batch, Loss, Sgd
+from fedflux.engine.rules import Batch, Loss
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Sgd
 from fedflux.models import build_model
 
 

@@ -20,7 +20,8 @@ from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.engine import Job, Key, LoopEngine, Stack, Training
 from fedflux.engine.kernels.chain import LARGEST, ROOMS, Chain, ChainTrainer
-from fedflux.engine.rules import Batch, LossRule, Sgd
+from fedflux.engine.rules import Batch, LossRule
+from fedflux.engine.training import Sgd
 from fedflux.models import build_model
 from fedflux.models.mlp import MLP
 from fedflux.models.protocol import EncoderHead, NamedEncoder
@@ -253,9 +254,9 @@ def test_threads_take_turns() -> None:
     batches = [list(engine._batches(view.cohort([k]).data(k, "train"), TRAINING, Key(1, 2), k)) for k in range(4)]
     epochs = [[list(epoch) for epoch in found] for found in batches]
     assert engine._chain.takes(rule, shape)
-    expected = [engine._chain.train(start, found, rule) for found in epochs]
+    expected = [engine._chain.train(start, found, rule, {}, False) for found in epochs]
     with ThreadPoolExecutor(4) as pool:
-        found = list(pool.map(lambda k: engine._chain.train(start, epochs[k % 4], rule), range(24)))  # type: ignore[union-attr]
+        found = list(pool.map(lambda k: engine._chain.train(start, epochs[k % 4], rule, {}, False), range(24)))  # type: ignore[union-attr]
     for k, one in enumerate(found):
         assert all(torch.equal(tensor, expected[k % 4][key]) for key, tensor in one.items())
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_federation
+from tests.engine.test_training import KINDS
 
 from fedflux.data import Federation
 from fedflux.descriptors.bounds import LatentRange, client_bounds, merge_bounds
@@ -39,11 +40,11 @@ def engines(model: str, dtype: torch.dtype) -> tuple[Federation, LoopEngine, Loo
     return make_federation(shape, (23, 8, 17, 9, 31, 17, 40)), loop, other
 
 
-@pytest.mark.parametrize("clip", [None, 0.6])
+@pytest.mark.parametrize("name", [None, *KINDS])
 @pytest.mark.parametrize("model", SHAPES)
-def test_float64_agrees_to_rounding_over_rounds_and_cohorts(model: str, clip: float | None) -> None:
+def test_float64_agrees_to_rounding_over_rounds_and_cohorts(model: str, name: str | None) -> None:
     federation, loop, other = engines(model, torch.float64)
-    training = replace(TRAINING, clip=clip)
+    training = TRAINING if name is None else KINDS[name]
     for round, ids in enumerate([range(7), (0, 1, 2), (6, 4, 3), range(7)]):
         cohort = federation.cohort(ids)
         jobs = [Job(client) for client in ids]

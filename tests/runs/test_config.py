@@ -145,6 +145,10 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
         ({"lr": -0.1}, "--lr -0.1"),
         ({"momentum": 1}, "--momentum 1.0"),
         ({"momentum": -0.1}, "--momentum -0.1"),
+        ({"optimiser": "rmsprop"}, "--optimiser 'rmsprop' does not fit: give sgd or adam or adamw"),
+        ({"schedule": "step"}, "--schedule 'step' does not fit: give constant or cosine"),
+        ({"weight_decay": -0.1}, "--weight-decay -0.1 is outside 0 to 1"),
+        ({"weight_decay": float("inf")}, "--weight-decay inf is outside 0 to 1"),
         ({"clip": 0}, "--clip 0.0"),
         ({"clip": float("nan")}, "--clip nan"),
         ({"server_momentum": 1}, "--server-momentum 1.0"),
@@ -286,6 +290,9 @@ OTHER: dict[str, Any] = {
     "batch_size": 17,
     "lr": 0.1 + 0.2,
     "momentum": 0.5,
+    "optimiser": "adamw",
+    "weight_decay": 0.01,
+    "schedule": "cosine",
     "clip": 2.5,
     "server_momentum": 0.7,
     "engine": "loop",
@@ -467,3 +474,16 @@ def test_in_a_comparison_they_are_those_that_no_method_reads() -> None:
 def test_python_warns_of_what_is_not_read() -> None:
     with pytest.warns(UserWarning, match="^fedavg does not read --clusterer$"):
         warn_unread(make_config({"algorithm": "fedavg", "clusterer": "hdbscan"}))
+
+
+def test_adam_has_a_rate_of_its_own_and_no_momentum() -> None:
+    for preset in (None, "tuned", "paper", "0.1"):
+        told = {"dataset": "mnist", "optimiser": "adam", "preset": preset}
+        assert make_config(told).lr == 0.001
+        assert make_config({**told, "lr": 0.02}).lr == 0.02
+    config = make_config({"optimiser": "adamw", "momentum": 0.5})
+    assert unread_in_words(config.given(), config) == ["adamw does not read --momentum"]
+    assert unread({"momentum": 0.5}, make_config({"momentum": 0.5})) == []
+    own = make_config({"algorithm": "pfedme", "optimiser": "adam", "weight_decay": 0.1, "momentum": 0.5})
+    words = ["pfedme does not read --optimiser", "pfedme does not read --weight-decay"]
+    assert sorted(unread_in_words(own.given(), own)) == words

@@ -240,3 +240,24 @@ def test_a_level_that_means_nothing_is_in_no_name() -> None:
     assert folder_name(named["none"], "a").startswith("digits-none-flux-s42-")
     assert [shift_words(named[shift]) for shift in ("none", "px")] == ["none", "px level 3"]
     assert shift_words(make_config({"shift": "dirichlet", "alpha": 0.3})) == "dirichlet"
+
+
+def test_the_optimiser_counts_where_it_is_told_and_read() -> None:
+    plain = make_config({})
+    assert not {"optimiser", "weight_decay", "schedule"} & determines(plain).keys()
+    for told, words in (
+        ({"optimiser": "adam"}, "optimiser adam"),
+        ({"weight_decay": 0.1}, "weight-decay 0.1"),
+        ({"schedule": "cosine"}, "schedule cosine"),
+    ):
+        config = make_config(told)
+        assert identity(config, "data") != identity(plain, "data")
+        assert label(config) == f"flux ({words})"
+    one, two = (make_config({"optimiser": "adam", "momentum": momentum}) for momentum in (0.9, 0.5))
+    assert identity(one, "data") == identity(two, "data")
+    assert identity(make_config({"momentum": 0.5}), "data") != identity(plain, "data")
+    fixed = {"algorithm": "pfedme"}
+    theirs = make_config({**fixed, "optimiser": "adamw", "weight_decay": 0.1})
+    assert identity(theirs, "data") == identity(make_config(fixed), "data")
+    assert theirs.lr == make_config(fixed).lr
+    assert identity(make_config({**fixed, "schedule": "cosine"}), "data") != identity(make_config(fixed), "data")

@@ -19,6 +19,8 @@ from fedflux.errors import FedfluxError
 from fedflux.operations import Arrays
 
 S = TypeVar("S")
+OF_STEPS = frozenset({"optimiser", "weight_decay", "schedule"})
+"""Settings of local training that every method reads but those whose own rule fixes what a step is."""
 UNPLACED = -1
 """The cluster of a client that has none yet."""
 
@@ -154,7 +156,7 @@ class Algorithm(Protocol[S]):
     reads: ClassVar[frozenset[str]]
     """Which of the settings that not everyone reads it reads; the others cannot change its numbers."""
     own_rule: ClassVar[bool]
-    """Whether clients train by a rule of the method's own; else by plain SGD."""
+    """Whether clients train by a rule of the method's own; else by the default one."""
     needs_batch_norm: ClassVar[bool]
     """Whether it is for models with BatchNorm alone."""
 
@@ -209,6 +211,8 @@ class Method:
     needs_batch_norm: ClassVar[bool] = False
     several_labels: ClassVar[bool] = False
     """Whether records may have several labels: nothing in it takes labels for classes, and losses for cross-entropy."""
+    fixes: ClassVar[frozenset[str]] = frozenset()
+    """Which of `OF_STEPS` the method's own rule fixes, so that the settings cannot change its numbers."""
     settings: Settings
 
     @classmethod

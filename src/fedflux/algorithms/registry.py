@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
 from typing import Any, TypeVar
 
-from fedflux.algorithms.base import Algorithm, Settings
+from fedflux.algorithms.base import OF_STEPS, Algorithm, Settings
 from fedflux.data.tasks import Task
 from fedflux.errors import FedfluxError, unknown
 from fedflux.plugins import find, hand_in, offered, path_of, source_digest
@@ -137,7 +137,9 @@ class _Reads(Mapping[str, frozenset[str]]):
     """What each method reads, asked for by name."""
 
     def __getitem__(self, name: str) -> frozenset[str]:
-        return find_algorithm(name).reads
+        method: Any = find_algorithm(name)
+        reads: frozenset[str] = method.reads
+        return reads | (OF_STEPS - getattr(method, "fixes", frozenset()))
 
     def __iter__(self) -> Any:
         return iter(ALGORITHMS)

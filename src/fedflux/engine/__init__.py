@@ -20,7 +20,6 @@ from fedflux.engine.base import (
     Scores,
     Statistic,
     Trained,
-    Training,
 )
 from fedflux.engine.batched.stacked import stacked_engine
 from fedflux.engine.loop import LoopEngine
@@ -31,6 +30,7 @@ from fedflux.engine.recipe import Recipe
 from fedflux.engine.simulated import SimulatedEngine
 from fedflux.engine.slots import Kept
 from fedflux.engine.stack import Stack
+from fedflux.engine.training import Training
 from fedflux.errors import FedfluxError, unknown
 from fedflux.models import OwnModel
 

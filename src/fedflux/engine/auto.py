@@ -17,7 +17,8 @@ from torch import nn
 from fedflux.engine.kernels.chain import Chain
 from fedflux.engine.loop import LoopEngine, has_batch_norm
 from fedflux.engine.recipe import Recipe
-from fedflux.engine.rules import Batch, LossRule, Sgd
+from fedflux.engine.rules import Batch, LossRule
+from fedflux.engine.training import Sgd
 from fedflux.models.protocol import blank
 
 SHORT = 4.0
@@ -46,7 +47,7 @@ class Work:
     epochs: int
     rounds: int
     own_rule: bool = False
-    """Whether clients train by a rule of the method's own, not by plain SGD."""
+    """Whether clients train by a rule of the method's own, not by the default one."""
 
     @property
     def total(self) -> float:

@@ -17,9 +17,10 @@ from fedflux.data import Cohort, Features, Federation, Held, Split
 from fedflux.data.holding import About, Holding, Pass, Seen
 from fedflux.data.scaling import Scaling
 from fedflux.engine.predictor import Predictor
-from fedflux.engine.rules import Extras, Rule, Sgd
+from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.slots import Kept
 from fedflux.engine.stack import Stack
+from fedflux.engine.training import Training
 from fedflux.operations import Arrays
 
 T = TypeVar("T")
@@ -54,27 +55,6 @@ class Key:
 
     seed: int
     round: int
-
-
-@dataclass(frozen=True)
-class Training:
-    """Local training: passes over the client's data, batch size, SGD."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    momentum: float
-    clip: float | None = None
-    """The largest norm that a step's gradient may have; longer ones are shortened to it."""
-    split: Split = "train"
-    """Which part of the client's data is passed over."""
-    evaluating: bool = False
-    """Layers as in evaluation: BatchNorm keeps its running statistics, dropout drops nothing."""
-
-    @property
-    def optimiser(self) -> Sgd:
-        """What takes the steps."""
-        return Sgd(self.lr, self.momentum, self.clip)
 
 
 class Statistic(Protocol[T]):

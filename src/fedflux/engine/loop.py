@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.data.tasks import ONE_LABEL, Task
-from fedflux.engine.base import DivergedError, Job, Key, Statistic, Training
+from fedflux.engine.base import DivergedError, Job, Key, Statistic
 from fedflux.engine.kernels.chain import ChainTrainer
 from fedflux.engine.kernels.operations import ModuleOperations
 from fedflux.engine.kernels.recent_latents import RecentLatents
@@ -19,6 +19,7 @@ from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Batch, Extras, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 from fedflux.models.depth import head_names
 
 T = TypeVar("T")
@@ -97,11 +98,12 @@ class LoopEngine(ModuleOperations):
         self._model.train(not training.evaluating)
         data = cohort.data(job.client, training.split)
         params = tuple(_own(start.row(model)) for model in job.models)
-        told = {name: tensor.to(self.device) for name, tensor in extras[position].items()} if extras else {}
+        sent = {**(extras[position] if extras else {}), **training.extras(key.round)}
+        told = {name: tensor.to(self.device) for name, tensor in sent.items()}
         with self._random_layers(key, job.client):
             epochs = self._batches(data, training, key, job.client)
             shape = (min(training.batch_size, len(data)), *data.x.shape[1:])
-            params = self._train_one(params, epochs, rule, told, shape)
+            params = self._train_one(params, epochs, rule, told, shape, training.lasting)
         return list(params)
 
     def step(self, batch: Batch, rule: Rule) -> tuple[Parameters, ...]:
@@ -116,13 +118,15 @@ class LoopEngine(ModuleOperations):
         rule: Rule,
         extras: Extras,
         shape: tuple[int, ...],
+        lasting: bool = False,
     ) -> tuple[Parameters, ...]:
-        """All batches of a client, of this shape or shorter."""
+        """All batches of a client, of this shape or shorter; `lasting`: memory is not begun anew by an epoch."""
         if self._chain is not None and len(params) == 1 and self._chain.takes(rule, shape):
-            return (self._chain.train(params[0], epochs, rule),)
+            return (self._chain.train(params[0], epochs, rule, extras, lasting),)
         index = 0
-        for batches in epochs:
-            memory = rule.start(self, params)
+        for number, batches in enumerate(epochs):
+            if number == 0 or not lasting:
+                memory = rule.start(self, params)
             for batch in batches:
                 params, memory = rule.step(self, params, memory, batch, extras, torch.tensor(index))
                 index += 1

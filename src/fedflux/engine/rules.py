@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Optimiser
 from fedflux.operations import operation
 
 Extras = Mapping[str, Tensor]
@@ -63,7 +64,7 @@ class Rule(Protocol):
     """Local training, one batch at a time, on one or more parameter sets at once."""
 
     def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Any:
-        """The memory at the start of an epoch: tensors in dicts, lists or tuples."""
+        """The memory at the start of an epoch, of a round with Adam: tensors in dicts, lists or tuples."""
 
     def step(
         self,
@@ -77,57 +78,26 @@ class Rule(Protocol):
         """The parameters and memory after one batch; `index` counts the steps of this call."""
 
 
-@dataclass(frozen=True)
-class Sgd:
-    """Stochastic gradient descent with momentum, as in the paper: v ← m·v + g, θ ← θ − η·v.
-
-    With `clip` a gradient longer than that is shortened to it first: g ← g · min(1, clip / ‖g‖), over all tensors.
-    """
-
-    lr: float
-    momentum: float
-    clip: float | None = None
-
-    def start(self, trained: Parameters) -> Parameters:
-        """No velocity yet."""
-        return {name: torch.zeros_like(tensor) for name, tensor in trained.items()}
-
-    def update(
-        self, operations: Operations, trained: Parameters, gradients: Parameters, velocity: Parameters
-    ) -> tuple[Parameters, Parameters]:
-        """One step."""
-        velocity = operations.add(self.bounded(gradients), velocity, self.momentum)
-        return operations.add(trained, velocity, -self.lr), velocity
-
-    def bounded(self, gradients: Parameters) -> Parameters:
-        """These gradients, shortened together where their common norm is longer than allowed."""
-        if self.clip is None:
-            return gradients
-        squares = torch.stack([tensor.square().sum() for tensor in gradients.values()])
-        factor = shortening(squares.sum().sqrt(), self.clip)
-        return {name: tensor * factor for name, tensor in gradients.items()}
-
-
 @operation("sgd")
 @dataclass(frozen=True)
 class LossRule:
-    """The default rule: descend the task's mean loss; momentum starts anew at each epoch."""
+    """The default rule: descend the task's mean loss by the optimiser of the settings."""
 
-    optimiser: Sgd
+    optimiser: Optimiser
 
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
-        """Zero velocity for every trained tensor."""
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Any:
+        """What the optimiser begins with."""
         return self.optimiser.start(operations.trained(params[0]))
 
     def step(
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: Parameters,
+        memory: Any,
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], Parameters]:
+    ) -> tuple[tuple[Parameters, ...], Any]:
         """One gradient step."""
         (model,) = params
         trained = operations.trained(model)
@@ -135,14 +105,10 @@ class LossRule:
         def loss(at: Parameters) -> Tensor:
             return batch.mean(self.losses(operations, {**model, **at}, batch, extras))
 
-        moved, memory = self.optimiser.update(operations, trained, operations.gradient(loss, trained), memory)
+        gradients = operations.gradient(loss, trained)
+        moved, memory = self.optimiser.update(operations, trained, gradients, memory, extras)
         return ({**model, **moved},), memory
 
     def losses(self, operations: Operations, params: Parameters, batch: Batch, extras: Extras) -> Tensor:
         """What is averaged over the batch: each example's loss."""
         return operations.example_losses(operations.apply(params, batch.x), batch.y)
-
-
-def shortening(norm: Tensor, longest: float) -> Tensor:
-    """What to multiply a gradient of this norm with: min(1, longest / norm)."""
-    return (longest / norm).clamp(max=1)

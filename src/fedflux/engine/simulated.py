@@ -24,12 +24,12 @@ from fedflux.engine.base import (
     Scores,
     Statistic,
     Trained,
-    Training,
 )
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.slots import Kept, Slots
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 from fedflux.operations import Arrays
 
 T = TypeVar("T")

@@ -25,6 +25,8 @@ from fedflux.settings import as_flag, dashed, declared
 
 SETTINGS = {one.name: one for one in declared(AllSettings)}
 """Every setting of a run by its name."""
+DECIDING = ("dataset", "preset", "algorithm", "optimiser")
+"""What says how the others are when nobody asks for them."""
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,9 @@ class RunConfig(AllSettings):
         return Partition(**{field.name: getattr(self, field.name) for field in fields(Partition)})
 
     def reads(self, setting: str) -> bool:
-        """Whether the method reads a setting that not every method reads."""
+        """Whether the method reads a setting that not every method reads; momentum is read by SGD alone."""
+        if setting == "momentum":
+            return self.optimiser == "sgd" or not self.reads("optimiser")
         return setting in READS[self.algorithm]
 
     def privacy(self) -> Privacy | None:
@@ -57,12 +61,26 @@ class RunConfig(AllSettings):
         # flux-dynamic asks those that drifted for all they hold, after the fresh examples that showed it
         return 1 + {"flux-dynamic": 2 * again, "flux-soft": again}.get(self.algorithm, 0)
 
+    def training(self) -> Training:
+        """How clients train."""
+        return Training(
+            self.epochs,
+            self.batch_size,
+            self.lr,
+            self.momentum,
+            self.clip,
+            kind=self.optimiser,
+            weight_decay=self.weight_decay,
+            schedule=self.schedule,
+            rounds=self.rounds,
+        )
+
     def settings(self, true_clusters: int | None = None) -> Settings:
         """What the algorithm is given; methods that need a number of clusters get the true one where none is set."""
         number = self.clusters if isinstance(self.clusters, int) else None
         return Settings(
             rounds=self.rounds,
-            training=Training(self.epochs, self.batch_size, self.lr, self.momentum, self.clip),
+            training=self.training(),
             seed=self.seed,
             paper_baselines=self.preset == "paper-baselines",
             clusters=true_clusters if number is None else number,
@@ -92,7 +110,7 @@ class RunConfig(AllSettings):
 
     def given(self) -> dict[str, Any]:
         """What somebody asked for: every setting that is not as the dataset and the preset have it."""
-        brought = usual(self.dataset, self.preset, self.algorithm)
+        brought = usual(self.dataset, self.preset, self.algorithm, self.optimiser)
         brought["preset"] = None
         return {key: value for key, value in asdict(self).items() if value != brought[key]}
 
@@ -165,7 +183,7 @@ def make_config(options: Mapping[str, Any], config_file: Path | None = None) -> 
     requested = {key: SETTINGS[key].read(value) for key, value in {**_begun(given), **given}.items()}
     if requested.pop("answer", None) == "both" and requested.setdefault("sharing", "general") != "general":
         raise FedfluxError(f"--answer both is --sharing general: leave out --sharing {requested['sharing']}")
-    brought = usual(*(requested.get(key) for key in ("dataset", "preset", "algorithm")))
+    brought = usual(*(requested.get(key) for key in DECIDING))
     return RunConfig(**{**brought, **requested})
 
 
@@ -184,7 +202,7 @@ def config_of(begun: Mapping[str, Any]) -> RunConfig:
         find_source(kept["dataset"])
     except FedfluxError:  # its code is gone, and what was made of the data is still there
         kept["dataset"] = "npz"
-    return RunConfig(**{**usual(*(kept.get(key) for key in ("dataset", "preset", "algorithm"))), **kept})
+    return RunConfig(**{**usual(*(kept.get(key) for key in DECIDING)), **kept})
 
 
 def read_config_file(path: Path) -> dict[str, Any]:
@@ -215,7 +233,7 @@ def _flat(content: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 def unread(given: Mapping[str, Any], *configs: RunConfig) -> list[str]:
     """The settings that were asked for, are not the default, and that the methods of none of these runs read."""
-    somebody = frozenset().union(*READS.values())
+    somebody = frozenset({"momentum"}).union(*READS.values())
     wanted = [key for key in given if key in somebody and not any(config.reads(key) for config in configs)]
     return [key for key in wanted if SETTINGS[key].read(given[key]) != preset(configs[0].dataset)[key]]
 
@@ -224,7 +242,8 @@ def unread_in_words(given: Mapping[str, Any], *configs: RunConfig) -> list[str]:
     """A line for each setting that was asked for in vain."""
     methods = list(dict.fromkeys(config.algorithm for config in configs))
     who = f"{methods[0]} does not read" if len(methods) == 1 else f"none of {', '.join(methods)} reads"
-    return [f"{who} {SETTINGS[key].flag}" for key in unread(given, *configs)]
+    of_adam = f"{configs[0].optimiser} does not read"
+    return [f"{of_adam if key == 'momentum' else who} {SETTINGS[key].flag}" for key in unread(given, *configs)]
 
 
 def warn_unread(config: RunConfig, stacklevel: int = 3) -> None:

@@ -8,6 +8,7 @@ from re import sub
 from typing import Any
 
 from fedflux.algorithms import READS, make_algorithm, registry
+from fedflux.algorithms.base import OF_STEPS
 from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
 from fedflux.clustering import clusterer_digest, clusterers
 from fedflux.data.shifts.drift import Drift
@@ -56,6 +57,11 @@ def determines(config: RunConfig) -> dict[str, Any]:
         counts.pop("passes")
     if config.clip is None:
         counts.pop("clip")
+    if not config.reads("momentum"):
+        counts.pop("momentum")
+    for name in OF_STEPS & counts.keys():
+        if counts[name] == SETTINGS[name].default:
+            counts.pop(name)  # as if there were no such setting
     if not config.unseen:
         counts.pop("unseen")
     if config.scale in ("auto", "pixels"):

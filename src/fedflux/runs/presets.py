@@ -9,6 +9,7 @@ from importlib.resources import files
 from json import loads
 from typing import Any
 
+from fedflux.algorithms import READS
 from fedflux.errors import FedfluxError
 from fedflux.runs.settings import AllSettings
 from fedflux.settings import defaults
@@ -28,6 +29,10 @@ PRESETS: dict[str, dict[str, Any]] = {
 """What differs from the defaults on a dataset: the paper's settings where it has them (App. "Models and Hyper-parameter
 Settings").
 """
+
+
+ADAMS_RATE = 0.001
+"""Of Adam's authors, and PyTorch's."""
 
 
 def preset(dataset: str) -> dict[str, Any]:
@@ -85,6 +90,9 @@ VERSION_0_1: dict[str, Any] = {
     "batch_size": 64,
     "lr": 0.005,
     "momentum": 0.9,
+    "optimiser": "sgd",
+    "weight_decay": 0.0,
+    "schedule": "constant",
     "clip": None,
     "server_momentum": 0.0,
     "finetune": 0,
@@ -123,6 +131,9 @@ PAPER: dict[str, Any] = {
     "covariance": "diagonal",
     "bounds": "coordinate",
     "projector": "synthetic",
+    "optimiser": "sgd",
+    "weight_decay": 0.0,
+    "schedule": "constant",
     "clip": None,
     "server_momentum": 0.0,
     "finetune": 0,
@@ -140,11 +151,18 @@ PAPER_DATASETS: dict[str, dict[str, Any]] = {
 """Its training, on its own datasets; on others it teaches nothing, so they keep theirs."""
 
 
-def usual(dataset: str | None = None, name: str | None = None, algorithm: str | None = None) -> dict[str, Any]:
-    """Every setting as it is on a dataset under a named preset; what somebody asks for wins over it."""
+def usual(
+    dataset: str | None = None, name: str | None = None, algorithm: str | None = None, optimiser: str | None = None
+) -> dict[str, Any]:
+    """Every setting as it is on a dataset under a named preset; what somebody asks for wins over it.
+
+    The learning rates of presets are SGD's: Adam has its own, where the method reads that it is asked for.
+    """
     version = VERSION_0_1 if name == "0.1" else defaults(AllSettings)
     chosen = preset(dataset or version["dataset"])
-    return {**chosen, **_named(name, chosen["dataset"], algorithm or version["algorithm"])}
+    method = algorithm or version["algorithm"]
+    adam = optimiser in ("adam", "adamw") and "optimiser" in READS[method]
+    return {**chosen, **_named(name, chosen["dataset"], method), **({"lr": ADAMS_RATE} if adam else {})}
 
 
 def _named(name: str | None, dataset: str, algorithm: str) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 import torch
@@ -14,8 +14,9 @@ from fedflux.algorithms.registry import algorithm
 from fedflux.algorithms.shared.averaging import aggregate, count_round, sizes_of, validated
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack, Trained
-from fedflux.engine.rules import Batch, Extras, Operations, Sgd
+from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Optimiser, rate_of
 from fedflux.operations import operation
 
 PERSONAL = "personal"
@@ -32,23 +33,23 @@ class Mixing:
     α is a third parameter set that holds it in every element, since it must come back from the client.
     """
 
-    optimiser: Sgd
+    optimiser: Optimiser
     adaptive: bool
     output_mixing: bool
 
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> tuple[Parameters, Parameters]:
-        """Zero velocities of w and v."""
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> tuple[Any, Any]:
+        """What the optimisers of w and v begin with."""
         return self.optimiser.start(operations.trained(params[0])), self.optimiser.start(operations.trained(params[1]))
 
     def step(
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: tuple[Parameters, Parameters],
+        memory: tuple[Any, Any],
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], tuple[Parameters, Parameters]]:
+    ) -> tuple[tuple[Parameters, ...], tuple[Any, Any]]:
         """In the paper both gradients are taken before the step; the authors' code mixes outputs after that of w."""
         w, v, mixing = params
         alpha = next(iter(operations.trained(mixing).values())).flatten()[0]
@@ -57,14 +58,15 @@ class Mixing:
         def loss(at: Parameters) -> Tensor:
             return batch.mean(operations.example_losses(operations.apply({**w, **at}, batch.x), batch.y))
 
-        moved_w, memory_w = self.optimiser.update(operations, ahead, operations.gradient(loss, ahead), memory[0])
+        of_w = operations.gradient(loss, ahead)
+        moved_w, memory_w = self.optimiser.update(operations, ahead, of_w, memory[0], extras)
         if self.output_mixing:
             of_v, slope = self._outputs(operations, {**w, **moved_w}, v, alpha, batch)
         else:
             of_v, slope = self._parameters(operations, w, v, alpha, batch)
-        moved_v, memory_v = self.optimiser.update(operations, behind, of_v, memory[1])
+        moved_v, memory_v = self.optimiser.update(operations, behind, of_v, memory[1], extras)
         if self.adaptive:
-            moved = (alpha - self.optimiser.lr * slope).clamp(0, 1)
+            moved = (alpha - rate_of(extras, self.optimiser.lr) * slope).clamp(0, 1).to(alpha.dtype)
             alpha = torch.where(index.to(alpha.device) == 0, moved, alpha)
         after = {name: alpha.expand(tensor.shape) for name, tensor in operations.trained(mixing).items()}
         return ({**w, **moved_w}, {**v, **moved_v}, {**mixing, **after}), (memory_w, memory_v)

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Annotated, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,11 +32,11 @@ class Pulled(LossRule):
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: Parameters,
+        memory: Any,
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], Parameters]:
+    ) -> tuple[tuple[Parameters, ...], Any]:
         """One gradient step of v."""
         own, anchor = params
         v = operations.trained(own)
@@ -46,7 +46,7 @@ class Pulled(LossRule):
 
         gap = operations.add(v, operations.trained(anchor), -1)
         slopes = operations.add(operations.gradient(loss, v), gap, self.strength)
-        moved, memory = self.optimiser.update(operations, v, slopes, memory)
+        moved, memory = self.optimiser.update(operations, v, slopes, memory, extras)
         return ({**own, **moved}, anchor), memory
 
 

@@ -1,7 +1,7 @@
 """FedRep: as FedPer, but a client trains its own last layer first and then, beneath it, the shared ones."""
 
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from torch import Tensor
 
@@ -22,19 +22,19 @@ class SomeLayers(LossRule):
 
     layers: tuple[str, ...]
 
-    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Parameters:
-        """Zero velocity for each of them."""
+    def start(self, operations: Operations, params: tuple[Parameters, ...]) -> Any:
+        """What the optimiser of these begins with."""
         return self.optimiser.start(self._moving(operations, params[0]))
 
     def step(
         self,
         operations: Operations,
         params: tuple[Parameters, ...],
-        memory: Parameters,
+        memory: Any,
         batch: Batch,
         extras: Extras,
         index: Tensor,
-    ) -> tuple[tuple[Parameters, ...], Parameters]:
+    ) -> tuple[tuple[Parameters, ...], Any]:
         """One gradient step."""
         (model,) = params
         moving = self._moving(operations, model)
@@ -42,7 +42,8 @@ class SomeLayers(LossRule):
         def loss(at: Parameters) -> Tensor:
             return batch.mean(self.losses(operations, {**model, **at}, batch, extras))
 
-        moved, memory = self.optimiser.update(operations, moving, operations.gradient(loss, moving), memory)
+        gradients = operations.gradient(loss, moving)
+        moved, memory = self.optimiser.update(operations, moving, gradients, memory, extras)
         return ({**model, **moved},), memory
 
     def _moving(self, operations: Operations, model: Parameters) -> Parameters:

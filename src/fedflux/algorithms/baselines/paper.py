@@ -25,8 +25,9 @@ from fedflux.algorithms.registry import PAPER_BASELINES
 from fedflux.algorithms.shared.averaging import count_round, validated
 from fedflux.data import Cohort, Features, Federation, Split
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
-from fedflux.engine.rules import Batch, Extras, Operations, Sgd
+from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Sgd, bounded, descended, rate_of
 from fedflux.operations import operation
 
 MODELS = 10
@@ -135,9 +136,10 @@ class Pulled:
         def loss(at: Parameters) -> Tensor:
             return batch.mean(cross_entropy(operations.apply({**own, **at}, batch.x), batch.y, reduction="none"))
 
-        slopes = self.optimiser.bounded(operations.gradient(loss, trained))
+        slopes = bounded(operations.gradient(loss, trained), self.optimiser.clip)
         slopes = operations.add(slopes, operations.add(trained, operations.trained(mean), -1), self.pull)
-        return ({**own, **operations.add(trained, slopes, -self.optimiser.lr)}, mean), memory
+        moved = descended(operations, trained, slopes, rate_of(extras, self.optimiser.lr))
+        return ({**own, **moved}, mean), memory
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,7 +170,7 @@ class LocalTowardsMean(Method):
         """Local training with the pull; members send their models, from which the mean of the next round is made."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training, everyone = self.settings.training, len(state.row)
+        training, everyone = self.settings.training.plain, len(state.row)
         with metrics.timed("training"):
             mean = state.models.take(state.row).average(np.ones((1, everyone)))
             jobs = [Job(client, (int(state.row[client]), len(state.models))) for client in cohort]
@@ -178,7 +180,7 @@ class LocalTowardsMean(Method):
                 jobs,
                 training,
                 Key(self.settings.seed, state.round),
-                Pulled(training.optimiser, self.pull),
+                Pulled(training.sgd, self.pull),
             )
             own = trained.models.take(range(0, 2 * len(trained.jobs), 2))
             state = _with_models(state, np.array(trained.clients, dtype=np.int64), own)

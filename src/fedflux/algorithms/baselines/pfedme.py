@@ -14,8 +14,9 @@ from fedflux.algorithms.registry import algorithm
 from fedflux.algorithms.shared.averaging import averaged, count_round, validated
 from fedflux.data import Cohort, Features, Federation
 from fedflux.engine import Engine, Job, Key, Predictor, Stack
-from fedflux.engine.rules import Batch, Extras, Operations, Sgd
+from fedflux.engine.rules import Batch, Extras, Operations
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Sgd, bounded
 from fedflux.operations import operation
 
 PERSONAL = "personal"
@@ -58,11 +59,11 @@ class Envelope:
             return batch.mean(cross_entropy(logits, batch.y, reduction="none"))
 
         for _ in range(self.steps):
-            slopes = self.optimiser.bounded(operations.gradient(loss, theta))
+            slopes = bounded(operations.gradient(loss, theta), self.optimiser.clip)
             slopes = operations.add(slopes, operations.add(theta, w, -1), self.strength)
             theta = operations.add(theta, operations.add(slopes, theta, self.decay), -self.personal_lr)
         envelope = {name: self.strength * gap for name, gap in operations.add(w, theta, -1).items()}
-        moved, memory = self.optimiser.update(operations, w, envelope, memory)
+        moved, memory = self.optimiser.update(operations, w, envelope, memory, extras)
         return ({**personal, **moved}, {**personal, **theta}), memory
 
 
@@ -82,7 +83,8 @@ class PFedMe(Method):
 
     λ = 15, five inner steps, decay 0.001 and β = 1 are the authors', η is the protocol's learning rate. The authors'
     personal learning rates lie between 0.01 and 0.1. Of these 0.03 is taken: an inner step is stable up to a curvature
-    of 2/η_p − λ, which is 52 then and only 7 for 0.09, and five steps still close 95 % of the way.
+    of 2/η_p − λ, which is 52 then and only 7 for 0.09, and five steps still close 95 % of the way. Both steps are the
+    authors', so `--optimiser` and `--weight-decay` are not read.
     """
 
     settings: Settings
@@ -96,6 +98,7 @@ class PFedMe(Method):
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (PFedMeState,)
     own_rule: ClassVar[bool] = True
+    fixes: ClassVar[frozenset[str]] = frozenset({"optimiser", "weight_decay"})
 
     def init(self, federation: Federation, engine: Engine) -> PFedMeState:
         """The same model for everyone and everything."""
@@ -105,9 +108,9 @@ class PFedMe(Method):
         """Every member starts w_i and θ_i from w; the server averages w_i and the member keeps θ_i."""
         state = replace(state, round=state.round + 1)
         metrics = RoundMetrics()
-        training = self.settings.training
+        training = self.settings.training.plain
         with metrics.timed("training"):
-            rule = Envelope(training.optimiser, self.strength, self.steps, self.personal_lr, self.decay)
+            rule = Envelope(training.sgd, self.strength, self.steps, self.personal_lr, self.decay)
             jobs = [Job(client, (0, 0), keep=(None, PERSONAL)) for client in cohort]
             trained = engine.train(state.model, cohort, jobs, training, Key(self.settings.seed, state.round), rule)
             if trained.jobs:

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from fedflux.data import Cohort, Federation, Split
 from fedflux.data.scaling import Scaling
-from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.base import Job, Key
+from fedflux.engine.training import Training
 from fedflux.operations import Packed, operation, pack, unpack
 
 

@@ -12,13 +12,14 @@ from torch import Tensor, nn
 
 from fedflux.data import Cohort, Features, Labelled, Split
 from fedflux.data.tasks import ONE_LABEL, Task
-from fedflux.engine.base import Job, Key, ManyAtOnce, Statistic, Training
+from fedflux.engine.base import Job, Key, ManyAtOnce, Statistic
 from fedflux.engine.batched.arena import Arena, OnDevice, ranges
 from fedflux.engine.batched.memory import PART, Memory
 from fedflux.engine.loop import LoopEngine
 from fedflux.engine.predictor import Predictor
 from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 
 T = TypeVar("T")
 BATCH = 8192

@@ -15,7 +15,7 @@ from torch.func import functional_call
 
 from fedflux.data import Cohort
 from fedflux.data.tasks import ONE_LABEL, Task
-from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.base import Job, Key
 from fedflux.engine.batched.arena import OnDevice
 from fedflux.engine.batched.inference import BatchedEngine, Kind
 from fedflux.engine.batched.recording import Recordings
@@ -25,6 +25,7 @@ from fedflux.engine.loop import check_finite
 from fedflux.engine.rules import Extras, LossRule, Rule
 from fedflux.engine.schedule import epoch_orders
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 
 LANES = 5
 """Clients trained side by side at most: more gain nothing."""
@@ -79,8 +80,10 @@ class ReplayEngine(BatchedEngine):
         sizes = [cohort.federation.size(job.client, training.split) for job in jobs]
         room = room_for(-(-max(sizes) // training.batch_size))
         order = sorted(range(len(jobs)), key=lambda k: -sizes[k])
-        beside = together(extras, self.device) if extras else {}
-        kind: Kind = (type(rule), training.evaluating, len(jobs[0].models), training.batch_size)
+        rate = training.extras(key.round)
+        sent: list[Extras] = [{**one, **rate} for one in extras] if extras else [rate] * len(jobs)
+        beside = together(sent, self.device)
+        kind: Kind = (type(rule), training.kind, training.evaluating, len(jobs[0].models), training.batch_size)
         lanes_most = self._lanes_that_fit(kind, start, cohort, jobs[0], training, rule, beside)
         width = -(-len(jobs) // -(-len(jobs) // lanes_most))
 
@@ -150,11 +153,12 @@ class ReplayEngine(BatchedEngine):
         full = [size // batch for size in sizes]
         rests = [size % batch for size in sizes]
         orders = [epoch_orders(key, client, n, training.epochs) for client, n in zip(clients, sizes, strict=True)]
-        for epoch in zip(*orders, strict=True):
+        for number, epoch in enumerate(zip(*orders, strict=True)):
+            anew = number == 0 or not training.lasting
             for stepper, order, size in zip(lanes.steppers, epoch, sizes, strict=False):
                 filled = np.zeros(-(-size // batch) * batch, dtype=np.int64)
                 filled[:size] = order
-                stepper.begin(torch.from_numpy(filled.reshape(-1, 1, batch)).to(self.device))
+                stepper.begin(torch.from_numpy(filled.reshape(-1, 1, batch)).to(self.device), anew=anew)
             for step in range(full[0]):
                 lanes.step(sum(n > step for n in full), batch)
             least = 2 if self._has_batch_norm else 1

@@ -13,7 +13,7 @@ from torch.func import functional_call, vmap
 
 from fedflux.data import Cohort
 from fedflux.data.tasks import ONE_LABEL, Task
-from fedflux.engine.base import Job, Key, Training
+from fedflux.engine.base import Job, Key
 from fedflux.engine.batched.inference import BatchedEngine, Kind
 from fedflux.engine.batched.replay import ReplayEngine
 from fedflux.engine.batched.stepper import Advance, Mapped, Resident, Sets, Stepper, mapped_advance, room_for, together
@@ -22,6 +22,7 @@ from fedflux.engine.loop import check_finite, has_batch_norm
 from fedflux.engine.rules import Extras, LossRule, Rule
 from fedflux.engine.schedule import schedules
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 
 ON_CPU = 64
 """Clients stacked at once on a CPU: more gain nothing there."""
@@ -83,9 +84,10 @@ class StackedEngine(BatchedEngine):
     ) -> Stack:
         """Local training of all jobs side by side."""
         rule = rule or LossRule(training.optimiser)
-        told: list[Extras] = list(extras) if extras else [{}] * len(jobs)
+        rate = training.extras(key.round)
+        told: list[Extras] = [{**one, **rate} for one in extras] if extras else [rate] * len(jobs)
         self._model.train(not training.evaluating)
-        kind: Kind = (type(rule), training.evaluating, len(jobs[0].models), training.batch_size)
+        kind: Kind = (type(rule), training.kind, training.evaluating, len(jobs[0].models), training.batch_size)
         size = self._chunk_size(kind, start, cohort, jobs, training, rule, told)
         # clients of like size together, so that few steps run half empty
         by_size = np.argsort([cohort.federation.size(job.client, training.split) for job in jobs], kind="stable")
@@ -128,8 +130,9 @@ class StackedEngine(BatchedEngine):
         shape = (steps, len(jobs), training.batch_size)
         stepper = self._stepper(kind, rule, cohort, clients, training, shape, sets, beside)
         stepper.load(sets, beside)
-        for epoch in schedules(key, clients, sizes, training.epochs, training.batch_size, self.device):
-            stepper.begin(epoch.positions, epoch.real)
+        epochs = schedules(key, clients, sizes, training.epochs, training.batch_size, self.device)
+        for number, epoch in enumerate(epochs):
+            stepper.begin(epoch.positions, epoch.real, anew=number == 0 or not training.lasting)
             for whole in epoch.whole.tolist():
                 stepper.step(whole)
         return Stack({name: torch.stack([one[name] for one in stepper.params], dim=1) for name in stepper.params[0]})

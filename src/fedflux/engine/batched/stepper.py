@@ -182,13 +182,14 @@ class Stepper:
         copy_into(self.extras, dict(extras))
         self.index.zero_()
 
-    def begin(self, positions: Tensor, real: Tensor | None = None) -> None:
-        """Begin an epoch: its batches, and memory as at the start."""
+    def begin(self, positions: Tensor, real: Tensor | None = None, anew: bool = True) -> None:
+        """Begin an epoch: its batches, and memory as at the start, unless it lasts."""
         self.positions[: len(positions)].copy_(positions)
         if real is not None:
             self.real[: len(real)].copy_(real)
         self.counter.zero_()
-        copy_into(self.memory, self._fresh(self.params))
+        if anew:
+            copy_into(self.memory, self._fresh(self.params))
 
     def step(self, whole: bool, size: int | None = None) -> None:
         """One step; `whole`: no batch needs a mask; `size`: only so many of the batch's examples."""

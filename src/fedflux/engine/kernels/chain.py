@@ -1,4 +1,4 @@
-"""Models that are a chain of layers, trained by plain SGD without autograd: what `loop` and `processes` do on a CPU.
+"""Models that are a chain of layers, trained without autograd: what `loop` and `processes` do on a CPU.
 
 The same numbers as the default rule's, up to rounding, in about three quarters of the time. Any other model, any other
 rule and any other device goes the ordinary way.
@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import takewhile
 from threading import Lock
-from typing import NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -16,14 +16,19 @@ from torch import Tensor, nn
 from fedflux.data.tasks import ONE_LABEL, Task
 from fedflux.engine.kernels.fused import looked_at, pools, pools_all
 from fedflux.engine.kernels.in_place import Layer, Linear, Pooled, Weights
-from fedflux.engine.rules import Batch, LossRule, Rule, Sgd, shortening
+from fedflux.engine.rules import Batch, Extras, LossRule, Rule
 from fedflux.engine.stack import Parameters
+from fedflux.engine.training import Adam, Optimiser, Sgd, rate_of, shortening
 from fedflux.models.protocol import EncoderHead, NamedEncoder
 
 ROOMS = 4
 """Sets of buffers kept: that of whole batches, and those of the last short ones."""
 LARGEST = 2**24
 """Numbers in a set of buffers, by estimate; all sets kept hold at most twice as many. Larger ones gain nothing."""
+
+
+ALL = "weights"
+"""The name of all weights together, as an optimiser sees them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,7 +134,7 @@ class ChainTrainer:
         sizes = dict(chain.model.named_parameters())
         shapes = [sizes[name].shape for name in chain.names]
         count = sum(shape.numel() for shape in shapes)
-        self._values, self._gradients, self._velocity = (torch.zeros(count, dtype=dtype) for _ in range(3))
+        self._values, self._gradients = (torch.zeros(count, dtype=dtype) for _ in range(2))
         parts = [shape.numel() for shape in shapes]
         values, gradients = (
             [part.view(shape) for part, shape in zip(torch.split(flat, parts), shapes, strict=True)]
@@ -148,18 +153,22 @@ class ChainTrainer:
         return ChainTrainer, (self._chain, self._values.dtype, self._task)
 
     def takes(self, rule: Rule, shape: tuple[int, ...]) -> bool:
-        """Whether the rule is plain SGD on the task's mean loss, on batches that the chain can run on."""
-        return type(rule) is LossRule and type(rule.optimiser) is Sgd and self._chain.takes(shape)
+        """Whether the rule is the default one, on batches that the chain can run on."""
+        return type(rule) is LossRule and type(rule.optimiser) in (Sgd, Adam) and self._chain.takes(shape)
 
-    def train(self, params: Parameters, epochs: Iterable[Iterable[Batch]], rule: Rule) -> Parameters:
-        """The parameters after all batches, by the default rule."""
+    def train(
+        self, params: Parameters, epochs: Iterable[Iterable[Batch]], rule: Rule, extras: Extras, lasting: bool
+    ) -> Parameters:
+        """The parameters after all batches, by the default rule; `lasting`: memory goes on from epoch to epoch."""
         assert isinstance(rule, LossRule)
         with self._one_at_a_time, torch.no_grad():
             self._begin(params)
-            for batches in epochs:
-                self._velocity.zero_()
+            for number, batches in enumerate(epochs):
+                if number == 0 or not lasting:
+                    memory: Any = rule.optimiser.start({ALL: self._values})
                 for batch in batches:
-                    self._step(batch.x, batch.y, rule.optimiser)
+                    self._find_gradients(batch.x, batch.y)
+                    memory = self._descend(rule.optimiser, memory, extras)
             return {name: self._named[name].clone() for name in params}
 
     def encodes(self, shape: tuple[int, ...]) -> bool:
@@ -189,16 +198,26 @@ class ChainTrainer:
             layer.forward()
         return room
 
-    def _step(self, x: Tensor, y: Tensor, optimiser: Sgd) -> None:
-        """One gradient step on the mean loss of a batch."""
+    def _find_gradients(self, x: Tensor, y: Tensor) -> None:
+        """Those of the mean loss of a batch."""
         layers, logits = self._forward(x)
         gradient = self._task.slope(logits, y)
         for layer in reversed(layers):
             gradient = layer.backward(gradient)
+
+    def _descend(self, optimiser: Optimiser, memory: Any, extras: Extras) -> Any:
+        """One step of all weights at once, by SGD in place; the memory after it."""
+        if not isinstance(optimiser, Sgd):
+            moved, memory = optimiser.update(_FLAT, {ALL: self._values}, {ALL: self._gradients}, memory, extras)
+            self._values.copy_(moved[ALL])
+            return memory
         if optimiser.clip is not None:
             self._gradients.mul_(shortening(torch.linalg.vector_norm(self._gradients), optimiser.clip))
-        self._velocity.mul_(optimiser.momentum).add_(self._gradients)
-        self._values.add_(self._velocity, alpha=-optimiser.lr)
+        if optimiser.weight_decay:
+            self._gradients.add_(self._values, alpha=optimiser.weight_decay)
+        velocity = memory[ALL].mul_(optimiser.momentum).add_(self._gradients)
+        self._values.add_(velocity, alpha=-float(rate_of(extras, optimiser.lr)))
+        return memory
 
     def _room(self, shape: tuple[int, ...]) -> _Room:
         """Made before, or made now in the place of the one that was not used for longest."""
@@ -230,6 +249,17 @@ class ChainTrainer:
             layers.append(layer)
             exit = layer.entry
         return _Room(layers[::-1], logits)
+
+
+class _Flat:
+    """Sums of tensors that hold a whole model."""
+
+    def add(self, left: Parameters, right: Parameters, factor: float) -> Parameters:
+        """left + factor · right."""
+        return {name: torch.add(tensor, right[name], alpha=factor) for name, tensor in left.items()}
+
+
+_FLAT = _Flat()
 
 
 def _layers(module: nn.Module, name: str) -> Iterator[tuple[str, nn.Module]]:

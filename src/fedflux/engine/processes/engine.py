@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data import Cohort, Features, Federation, Held, Split
-from fedflux.engine.base import Job, Key, Statistic, Training
+from fedflux.engine.base import Job, Key, Statistic
 from fedflux.engine.loop import LoopEngine, check_finite
 from fedflux.engine.modes import one_thread
 from fedflux.engine.predictor import Predictor
@@ -23,6 +23,7 @@ from fedflux.engine.processes.transfer import SharedMessage
 from fedflux.engine.recipe import Recipe
 from fedflux.engine.rules import Extras, Rule
 from fedflux.engine.stack import Parameters, Stack
+from fedflux.engine.training import Training
 from fedflux.errors import FedfluxError
 
 T = TypeVar("T")
