@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.scaling import PIXELS, Scaling
+from fedflux.data.shifts.domains import Domains
 from fedflux.data.tasks import Task, task_of
 from fedflux.errors import FedfluxError
 
@@ -54,6 +55,8 @@ class Dataset:
     """What is done to inputs before models see them: published constants for the pixels of public datasets."""
     class_names: tuple[str, ...] | None = None
     """What the data calls its classes; None: their numbers."""
+    domains: Domains | None = None
+    """What sets records apart by nature, where clients are dealt by that."""
 
     def __post_init__(self) -> None:
         for part, examples in (("training", self.train), ("test", self.test)):
@@ -61,6 +64,7 @@ class Dataset:
         if len(self.train) == 0:
             raise FedfluxError(f"{self.name}: the training part holds no example")
         _check_clients(self)
+        _check_domains(self)
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -89,6 +93,9 @@ class Dataset:
                     digest.update(np.ascontiguousarray(array).data)
         if self.scaling.kind != "pixels":
             digest.update(self.scaling.kind.encode())
+        if self.domains is not None:
+            for attributes in (self.domains.train, self.domains.test):
+                digest.update(np.ascontiguousarray(attributes, dtype=np.int64).data)
         if self.client_clusters is not None:
             digest.update(np.ascontiguousarray(self.client_clusters, dtype=np.int64).data)
         return digest.hexdigest()
@@ -128,6 +135,19 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     if len(examples) and (examples.group is None) != (dataset.train.group is None):
         known, other = ("training", "test") if examples.group is None else ("test", "training")
         raise FedfluxError(f"{dataset.name}: the {known} part has groups, but the {other} part has none; give both")
+
+
+def _check_domains(dataset: Dataset) -> None:
+    """Every record has its attributes, and nobody else says who holds it."""
+    domains = dataset.domains
+    if domains is None:
+        return
+    if dataset.client_names is not None:
+        raise FedfluxError(f"{dataset.name}: clients and domains; where records have an owner nothing is dealt")
+    for part, attributes in ((dataset.train, domains.train), (dataset.test, domains.test)):
+        if attributes.shape != (len(part), len(domains.words)):
+            wanted = f"{len(part)} records and {len(domains.words)} attributes"
+            raise FedfluxError(f"{dataset.name}: {wanted}, but domains of shape {attributes.shape}")
 
 
 def _check_clients(dataset: Dataset) -> None:

@@ -131,7 +131,7 @@ class Federation:
         if self._blind:
             return self
         locked: Sequence[Pattern] = _Locked(self.patterns)
-        dataset = replace(self.dataset, client_clusters=None)
+        dataset = replace(self.dataset, client_clusters=None, domains=None)
         epochs = self._epochs
         if epochs is not None:
             drawn = tuple(Epoch(one.rows, _Locked(one.patterns), None) for one in epochs.drawn)

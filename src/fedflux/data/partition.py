@@ -13,6 +13,7 @@ from fedflux.data.lazy import Lazy, Picked
 from fedflux.data.shifts.allocation import (
     ClientRows,
     deal_dirichlet,
+    deal_domains,
     deal_existing,
     deal_shares,
     select_labels,
@@ -109,6 +110,8 @@ def populate(dataset: Dataset, how: Partition) -> Population:
     truths: Sequence[Numbers | None] = [None] * drift.epochs
     if _has_truth(dataset, how):
         own = None if dataset.client_clusters is None else dataset.client_clusters[roles.order]
+        if dataset.domains is not None:
+            own = dataset.domains.of_clients(how.level, len(roles.order), how.seed)[roles.order]
         truths = true_clusters([patterns for _, patterns in drawn], len(roles.training), own)
     epochs = tuple(Epoch(*one, truth) for one, truth in zip(drawn, truths, strict=True))
     everyone = _federation(dataset, how, roles.order, Epochs(drift, epochs))
@@ -167,11 +170,19 @@ class _Rows:
     how: Partition
     patterns: Sequence[Pattern]
     shares: tuple[list[Rows], list[Rows]] | None
-    drawn: DrawnRows | None
+    drawn: Sequence[DrawnRows]
+    """What is drawn from where it is not dealt: by domain, where the data has some."""
+    domain: Numbers | None
+    """Of every client, which of them it draws from."""
     unseen: frozenset[int]
 
     def __call__(self, client: int) -> ClientRows:
-        rows = self.drawn.rows(client, self.patterns[client]) if self.drawn else self._dealt(client)
+        if self.drawn:
+            rows = self.drawn[0 if self.domain is None else int(self.domain[client])].rows(
+                client, self.patterns[client]
+            )
+        else:
+            rows = self._dealt(client)
         if len(rows.train) == 0 and client not in self.unseen:
             raise _nothing(client, self.how)
         return rows
@@ -198,19 +209,35 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen:
         for client, share in enumerate(shares[0]):
             if len(share) == 0 and client not in unseen:
                 raise _nothing(client, how)
-        return _Rows(dataset, how, patterns, shares, None, unseen)
+        return _Rows(dataset, how, patterns, shares, (), None, unseen)
+    everything = _fraction(np.arange(len(train)), how, 0), np.arange(len(test))
+    if dataset.domains is None:
+        tests = max(1, round(how.samples_per_client * len(test) / len(train))) if len(test) else 0
+        return _Rows(dataset, how, patterns, None, (_drawn(dataset, how, everything, tests),), None, unseen)
+    of_train, of_test = dataset.domains.of_records(how.level)
+    own = dataset.domains.of_clients(how.level, len(patterns), how.seed)
+    tests = dataset.domains.tests or max(1, round(how.samples_per_client * len(test) / len(train)))
+    pools = []
+    for domain in range(int(own.max()) + 1):
+        rows = everything[0][of_train[everything[0]] == domain], np.flatnonzero(of_test == domain)
+        pools.append(_drawn(dataset, how, rows, tests))
+    return _Rows(dataset, how, patterns, None, pools, own, unseen)
+
+
+def _drawn(dataset: Dataset, how: Partition, rows: tuple[Rows, Rows], tests: int) -> DrawnRows:
+    """What clients draw of these rows of the training and the test part."""
+    train, test = dataset.train, dataset.test
     count = dataset.task.kinds(dataset.classes)
-    tests = max(1, round(how.samples_per_client * len(test) / len(train))) if len(test) else 0
-    drawn = DrawnRows(
-        RowPool.of(_fraction(np.arange(len(train)), how, 0), kinds(train.y), count),
-        RowPool.of(np.arange(len(test)), kinds(test.y), count),
+    assert how.samples_per_client is not None
+    return DrawnRows(
+        RowPool.of(rows[0], kinds(train.y), count),
+        RowPool.of(rows[1], kinds(test.y), count),
         how.samples_per_client,
         tests,
         how.seed,
         VALIDATION_SHARE,
         train.group,
     )
-    return _Rows(dataset, how, patterns, None, drawn, unseen)
 
 
 def _nothing(client: int, how: Partition) -> FedfluxError:
@@ -293,6 +320,17 @@ def _deal(dataset: Dataset, how: Partition, clients: int) -> tuple[list[Rows], l
             return shares
         return [_fraction(rows, how, k) for k, rows in enumerate(shares[0])], shares[1]
     subset = _fraction(np.arange(len(train)), how, 0)
+    if dataset.domains is not None:
+        if how.shift == "dirichlet":
+            words = " and ".join(dataset.domains.words)
+            raise FedfluxError(f"{dataset.name} deals its records by {words}; dirichlet would deal them by class")
+        own = dataset.domains.of_clients(how.level, clients, how.seed)
+        of_train, of_test = dataset.domains.of_records(how.level)
+        everything = np.arange(len(test))
+        return (
+            deal_domains(of_train, own, subset, how.seed, "train", how.quantity_skew, train.group),
+            deal_domains(of_test, own, everything, how.seed, "test", 0.0, test.group),
+        )
     if how.shift == "dirichlet":
         if train.group is not None:
             raise FedfluxError(f"dirichlet deals classes record by record; {dataset.name} has groups, which stay whole")

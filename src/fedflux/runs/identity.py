@@ -13,8 +13,8 @@ from fedflux.algorithms.registry import algorithm_digest, runs_paper_baseline
 from fedflux.clustering import clusterer_digest, clusterers
 from fedflux.data.shifts.drift import Drift
 from fedflux.data.shifts.patterns import has_level, shift_parts
+from fedflux.data.sources import BY_LEVEL, SOURCES
 from fedflux.data.sources import GROUP as SOURCE_GROUP
-from fedflux.data.sources import SOURCES
 from fedflux.errors import FedfluxError
 from fedflux.models import GROUP as MODEL_GROUP
 from fedflux.models import MODELS, REVISIONS
@@ -102,12 +102,17 @@ def _is_tuned(config: RunConfig) -> bool:
     return config.preset == "tuned" and config.lr == tuned_rate(config.dataset, config.algorithm)
 
 
+def _has_level(config: RunConfig) -> bool:
+    """Whether the level says anything: of a shift that is simulated, or of how records differ by nature."""
+    return has_level(config.shift, config.strength, config.alpha) or config.dataset in BY_LEVEL
+
+
 def _unread_of_shift(config: RunConfig) -> set[str]:
     """Settings of the partition that this shift does not read."""
     parts, soft = set(shift_parts(config.shift)), config.strength is not None
     drawn_apart = bool(parts & {"pygx", "pxgy"}) or soft
     unread = set()
-    if not has_level(config.shift, config.strength, config.alpha):
+    if not _has_level(config):
         unread.add("level")
     if not drawn_apart:
         unread.add("patterns")
@@ -174,14 +179,14 @@ def deployed_identity(config: RunConfig) -> str:
 
 def folder_name(config: RunConfig, checksum: str, code: str | None = None) -> str:
     """A readable folder that runs of different identities never share."""
-    level = config.level if has_level(config.shift, config.strength, config.alpha) else ""
+    level = config.level if _has_level(config) else ""
     readable = f"{config.dataset}-{config.shift}{level}-{config.algorithm}-s{config.seed}"
     return f"{sub('[+:]', '-', readable)}-{identity(config, checksum, code)[:8]}"
 
 
 def shift_words(config: RunConfig) -> str:
     """`px level 4`; `none`, which has no level."""
-    level = f" level {config.level}" if has_level(config.shift, config.strength, config.alpha) else ""
+    level = f" level {config.level}" if _has_level(config) else ""
     return f"{config.shift}{level}"
 
 

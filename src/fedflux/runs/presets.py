@@ -16,6 +16,15 @@ from fedflux.settings import defaults
 
 OWN_DATA: dict[str, Any] = {"shift": "none", "batch_size": 32, "lr": 0.01}
 """What differs from the defaults on people's own data, and on datasets that are not listed below."""
+CHEST: dict[str, Any] = {
+    "model": "resnet9",
+    "rounds": 20,
+    "shift": "none",
+    "level": 3,
+    "clients": 20,
+    "samples_per_client": 187,
+}
+"""150 images to train on and 37 to validate with, for each of 20 clients of the finest kind."""
 PRESETS: dict[str, dict[str, Any]] = {
     "digits": {"model": "mlp", "batch_size": 16, "lr": 0.05},
     "mnist": {"model": "lenet5"},
@@ -23,6 +32,18 @@ PRESETS: dict[str, dict[str, Any]] = {
     "emnist": {"model": "lenet5"},
     "cifar10": {"model": "lenet5"},
     "cifar100": {"model": "resnet9", "rounds": 15, "eps_scale": 0.98},
+    "officehome": {"model": "resnet9", "rounds": 40, "shift": "none"},
+    "chexpert": CHEST,
+    "nih-cxr": CHEST,
+    "heart-disease": {
+        "model": "fedflux.models.linear:LogisticRegression",
+        "shift": "none",
+        "rounds": 15,
+        "epochs": 4,
+        "batch_size": 4,
+        "lr": 0.0005,
+        "momentum": 0.0,
+    },
     "folder": OWN_DATA,
     "npz": OWN_DATA,
 }

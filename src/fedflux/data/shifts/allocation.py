@@ -81,6 +81,29 @@ def _deal_by_class(y: NDArray[np.int64], proportions: NDArray[np.float64], seed:
     return [rng.permutation(np.concatenate(mine)) for mine in shares]
 
 
+def deal_domains(
+    domain: NDArray[np.int64],
+    own: NDArray[np.int64],
+    rows: Rows,
+    seed: int,
+    purpose: str,
+    skew: float,
+    group: Rows | None,
+) -> list[Rows]:
+    """For every client a share of its domain: of these rows, those of `own[client]`, cut over the clients of one.
+
+    `domain` and `group` have a number for every row of the dataset's part.
+    """
+    shares: list[Rows] = [rows[:0]] * len(own)
+    for one in np.unique(own).tolist():
+        mine, there = np.flatnonzero(own == one).tolist(), rows[domain[rows] == one]
+        belonging = None if group is None else group[there]
+        dealt = deal_shares(len(there), len(mine), seed, f"{purpose} domain {one}", skew, belonging)
+        for client, share in zip(mine, dealt, strict=True):
+            shares[client] = there[share]
+    return shares
+
+
 def deal_existing(client: NDArray[np.int64], clients: int) -> list[Rows]:
     """The rows of every client as the data names them."""
     order = np.argsort(client, kind="stable").astype(np.int64)

@@ -12,6 +12,9 @@ from fedflux.data.sources.dependence import dependence
 from fedflux.data.sources.digits import load_digits
 from fedflux.data.sources.folder import load_folder
 from fedflux.data.sources.idx import load_emnist, load_fmnist, load_mnist
+from fedflux.data.sources.natural.chest import load_chexpert, load_nih
+from fedflux.data.sources.natural.heart_disease import load_heart_disease
+from fedflux.data.sources.natural.officehome import load_officehome
 from fedflux.data.sources.npz import load_npz
 from fedflux.errors import FedfluxError, unknown
 from fedflux.plugins import find
@@ -23,6 +26,10 @@ SOURCES: dict[str, Callable[[Path | None], Dataset]] = {
     "emnist": load_emnist,
     "cifar10": load_cifar10,
     "cifar100": load_cifar100,
+    "officehome": load_officehome,
+    "chexpert": load_chexpert,
+    "nih-cxr": load_nih,
+    "heart-disease": load_heart_disease,
     "folder": load_folder,
     "npz": load_npz,
 }
@@ -38,6 +45,10 @@ PIXELS: dict[str, tuple[float, float]] = {
 """Mean and deviation of the training pixels of public datasets, over all channels."""
 
 
+BY_LEVEL = frozenset(("chexpert", "nih-cxr"))
+"""Data whose level says by how many attributes clients differ: 1 by view, 2 by age too, 3 by sex too."""
+PUBLIC = frozenset((*PIXELS, "officehome", "chexpert", "nih-cxr", "heart-disease"))
+"""Data of which it is known what belongs together."""
 GROUP = "fedflux.datasets"
 """Entry points by which packages offer datasets: functions like `load_mnist`."""
 
@@ -56,7 +67,7 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
     dataset = find_source(name)(data_dir)
     if not isinstance(dataset, Dataset):
         raise FedfluxError(f"dataset '{name}' gives {type(dataset).__name__}, not fedflux.data.Dataset")
-    if name not in PIXELS:  # public datasets are known to be mixed
+    if name not in PUBLIC:
         _warn_dependent(name, dataset)
     known = PIXELS.get(name)
     return dataset if known is None else replace(dataset, scaling=Scaling("pixels", known[:1], known[1:]))

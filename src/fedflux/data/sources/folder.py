@@ -76,9 +76,9 @@ def _slice(examples: Examples, start: int, stop: int) -> Examples:
 
 def _parts(root: Path) -> tuple[list[_Picture], list[_Picture]]:
     """The pictures of the training and the test part; the latter is empty where the folders do not tell them apart."""
-    folders = {folder.name: folder for folder in _folders(root)}
+    folders = {folder.name: folder for folder in visible_folders(root)}
     # A class may be called "train" (a vehicle), so the two names count only where they hold folders themselves.
-    if not any(_folders(folders[name]) for name in ("train", "test") if name in folders):
+    if not any(visible_folders(folders[name]) for name in ("train", "test") if name in folders):
         return _pictures(root), []
     others = sorted(folders.keys() - {"train", "test"})
     if others:
@@ -96,10 +96,10 @@ def _parts(root: Path) -> tuple[list[_Picture], list[_Picture]]:
 def _pictures(root: Path) -> list[_Picture]:
     """All pictures below `root`, in sorted order, after checking that every one lies equally deep."""
     _no_images(root)
-    folders = _folders(root)
+    folders = visible_folders(root)
     if not folders:
         raise FedfluxError(f"{root}: holds no class folder; put images in {root}/CLASS/")
-    deep = [folder for folder in folders if _folders(folder)]
+    deep = [folder for folder in folders if visible_folders(folder)]
     if not deep:
         return [picture for folder in folders for picture in _of_class(folder, client="")]
     for client in folders:
@@ -108,30 +108,37 @@ def _pictures(root: Path) -> list[_Picture]:
                 f"{client}: holds no class folder, but {deep[0]} does; use ROOT/CLASS/ or ROOT/CLIENT/CLASS/ throughout"
             )
         _no_images(client)
-    return [picture for client in folders for folder in _folders(client) for picture in _of_class(folder, client.name)]
+    return [
+        picture
+        for client in folders
+        for folder in visible_folders(client)
+        for picture in _of_class(folder, client.name)
+    ]
 
 
 def _of_class(folder: Path, client: str) -> list[_Picture]:
-    inner = _folders(folder)
+    inner = visible_folders(folder)
     if inner:
         raise FedfluxError(f"{inner[0]}: too deep; use ROOT/CLASS/ or ROOT/CLIENT/CLASS/ throughout")
-    images = _images(folder)
+    images = visible_images(folder)
     if not images:
         raise FedfluxError(f"{folder}: holds no image; remove the folder or fill it")
     return [_Picture(path, folder.name, client) for path in images]
 
 
 def _no_images(folder: Path) -> None:
-    images = _images(folder)
+    images = visible_images(folder)
     if images:
         raise FedfluxError(f"{images[0]}: an image outside a class folder; use ROOT/CLASS/ or ROOT/CLIENT/CLASS/")
 
 
-def _folders(folder: Path) -> list[Path]:
+def visible_folders(folder: Path) -> list[Path]:
+    """The folders in a folder, sorted."""
     return _visible(folder, Path.is_dir)
 
 
-def _images(folder: Path) -> list[Path]:
+def visible_images(folder: Path) -> list[Path]:
+    """The image files in a folder, sorted."""
     return _visible(folder, lambda path: path.suffix.lower() in _SUFFIXES and path.is_file())
 
 
@@ -143,11 +150,11 @@ def images_below(root: Path, shape: tuple[int, ...]) -> dict[str, NDArray[np.uin
     """The images of each folder below `root`, or of `root` itself, as (N, *shape), whatever form they have."""
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise FedfluxError(f"{root} is a folder of images, but models were trained on inputs of shape {shape}")
-    folders = [folder for folder in _folders(root) if _images(folder)] or [root]
+    folders = [folder for folder in visible_folders(root) if visible_images(folder)] or [root]
     size, mode = (shape[2], shape[1]), "L" if shape[0] == 1 else "RGB"
     found = {}
     for folder in folders:
-        pixels = [_decode(path, mode, size) for path in _images(folder)]
+        pixels = [decode(path, mode, size) for path in visible_images(folder)]
         if not pixels:
             raise FedfluxError(f"{folder}: holds no image; give a folder of images, or of one such folder a client")
         found[folder.name] = np.stack([one[None] if mode == "L" else one.transpose(2, 0, 1) for one in pixels])
@@ -162,7 +169,7 @@ def _pixels(paths: list[Path]) -> NDArray[np.uint8]:
     mode = "L" if all(image_mode in _GREY for _, image_mode in forms) else "RGB"
     x = np.empty((len(paths), 1 if mode == "L" else 3, size[1], size[0]), np.uint8)
     for row, path in enumerate(paths):
-        pixels = _decode(path, mode, size)
+        pixels = decode(path, mode, size)
         x[row] = pixels[None] if mode == "L" else pixels.transpose(2, 0, 1)
     return x
 
@@ -175,7 +182,8 @@ def _form(path: Path) -> tuple[tuple[int, int], str]:
         raise _unreadable(path, error) from error
 
 
-def _decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+def decode(path: Path, mode: str, size: tuple[int, int]) -> NDArray[np.uint8]:
+    """An image in one mode and size (width, height)."""
     try:
         with Image.open(path) as image:
             converted = _eight_bits(path, image).convert(mode)
