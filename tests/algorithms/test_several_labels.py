@@ -17,7 +17,10 @@ from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.engine import Key, LoopEngine, Predictor, ProcessesEngine, Recipe, SimulatedEngine, Training, make_engine
 from fedflux.errors import FedfluxError
 
-ABLE = {"local", "fedavg", "oracle", "flux", "flux-prior", "flux-dynamic", "flux-soft", "apfl"}
+ABLE = {
+    *("local", "fedavg", "oracle", "flux", "flux-prior", "flux-dynamic", "flux-soft", "apfl"),
+    *("ditto", "fedper", "fedrep", "fedbn", "feroma", "pacfl"),
+}
 TRAINING = Training(epochs=2, batch_size=16, lr=0.1, momentum=0.9)
 SETTINGS = Settings(rounds=6, training=TRAINING, seed=5, clusters=3)
 
@@ -61,6 +64,11 @@ def test_swapped_findings_are_found(federation: Federation, engine: SimulatedEng
         np.testing.assert_array_equal(pairs[0], pairs[1], err_msg=name)
         assert score >= oracle - 0.01 - late, name
         assert score > fedavg + 0.05, name
+
+
+@pytest.mark.parametrize("name", ["ditto", "fedper", "fedrep", "feroma"])
+def test_competitors_learn_them_too(name: str, federation: Federation, engine: SimulatedEngine) -> None:
+    assert known(name, federation, engine)[0] > known("fedavg", federation, engine)[0]
 
 
 def test_clients_that_differ_in_nothing_stay_together() -> None:

@@ -78,7 +78,10 @@ def test_chexpert_by_view_age_and_sex_with_whole_patients(tmp_path: Path) -> Non
     assert data.test.group is not None
     assert not set(data.train.group) & set(data.test.group)
     patient = data.train.x[:, 0, 0, 0].astype(int) // 8
-    np.testing.assert_array_equal(data.train.y, patient % 3 == 1)  # uncertain is a finding; "No Finding" is none
+    assert data.class_names == chest.CHEXPERT_FINDINGS
+    expected = np.zeros((50, 14), dtype=np.int64)
+    expected[:, 0], expected[:, 2] = patient % 3 == 0, patient % 3 == 1  # uncertain counts as a finding
+    np.testing.assert_array_equal(data.train.y, expected)
     assert data.domains is not None
     assert data.domains.words == ("view", "age", "sex")
     expected = np.stack([np.tile([0, 1], 25), patient // 2 % 2, patient % 2], axis=1)
@@ -108,7 +111,9 @@ def test_nih_radiographs_by_view_age_and_sex_with_whole_patients(tmp_path: Path)
     data = load("nih-cxr", nih(tmp_path / "nih-cxr").parent)
     assert (len(data.train), len(data.test)) == (20, 4)
     patient = data.train.x[:, 0, 0, 0].astype(int) // 10
-    np.testing.assert_array_equal(data.train.y, patient % 3 > 0)
+    named = [{"Mass", "Nodule"}, {"Hernia"}, set()]
+    found = [[name in named[(k - 1) % 3] for name in chest.NIH_FINDINGS] for k in patient]
+    np.testing.assert_array_equal(data.train.y, found)
     assert data.domains is not None
     expected = np.stack([np.tile([0, 1], 10), patient // 2 % 2, patient % 2], axis=1)
     np.testing.assert_array_equal(data.domains.train, expected)

@@ -71,6 +71,7 @@ class Ditto(Method):
     settings: Settings
     strength: float = 0.1
     """λ: the authors choose among a few values from 0.05 to 2 by validation."""
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (DittoState,)
     own_rule: ClassVar[bool] = True

@@ -85,6 +85,7 @@ class Feroma(Method):
     """What weights are raised to: 4 is an option of the authors' code."""
     least: float = 0.0
     """Weights below this are taken to be zero: 0.04 is an option of the authors' code."""
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     states: ClassVar[tuple[type, ...]] = (FeromaState,)
     reads: ClassVar[frozenset[str]] = frozenset(

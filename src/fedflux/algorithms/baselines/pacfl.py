@@ -116,6 +116,7 @@ class Pacfl(OneShot):
     """What is between two subspaces: the authors take the smallest principal angle, or the sum of all."""
     beta: float = 11.0
     """β, degrees: where the tree of average linkage is cut."""
+    several_labels: ClassVar[bool] = True
     revision: ClassVar[int] = 1
     reads: ClassVar[frozenset[str]] = frozenset(("finetune",))
 

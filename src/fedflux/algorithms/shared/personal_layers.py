@@ -36,6 +36,7 @@ class PersonalLayers(Method):
     and is what newcomers begin from.
     """
 
+    several_labels: ClassVar[bool] = True
     states: ClassVar[tuple[type, ...]] = (PersonalLayersState,)
 
     @abstractmethod

@@ -115,16 +115,10 @@ def _dataset(name: str, root: Path, held: _Radiographs, findings: tuple[str, ...
     in_test = _last_patients(held.patient)
     if in_test.all() or not in_test.any():
         raise FedfluxError(f"{name}: {root} holds images of one patient; a test part needs another's")
-    x, y = read_images(root, held.paths, grey=True), _labels(held.findings, findings)
+    x, y = read_images(root, held.paths, grey=True), held.findings.astype(np.int64)
     train, test = (Examples(x[part], y[part], None, held.patient[part]) for part in (~in_test, in_test))
     domains = Domains(ATTRIBUTES, held.attributes[~in_test], held.attributes[in_test], TESTS)
-    return Dataset(name, train, test, 2, class_names=("no finding", "finding"), domains=domains)
-
-
-def _labels(found: NDArray[np.bool_], findings: tuple[str, ...]) -> NDArray[np.int64]:
-    """Whether there is any finding."""
-    counted = [place for place, name in enumerate(findings) if name != "No Finding"]
-    return np.asarray(found[:, counted].any(axis=1), dtype=np.int64)
+    return Dataset(name, train, test, len(findings), class_names=findings, domains=domains)
 
 
 def _last_patients(patient: NDArray[np.int64]) -> NDArray[np.bool_]:
