@@ -226,5 +226,81 @@ def test_it_fits_a_phone(screen: Screen, report: Path) -> None:
     assert screen.complaints == []
 
 
+PEOPLE = [f"person {k:02d} of the trial at the northern site" for k in range(26)] + [EVIL]
+NAMED = {
+    **{"truth": None, "clusters_true": None, "ari": None, "nmi": None, "pairs_right": None, "holds_images": False},
+    **{"client_names": PEOPLE, "class_names": ["sit", "walk", EVIL], "verdict": "25 clusters of 27 clients."},
+}
+
+
+@pytest.fixture(scope="module")
+def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """27 people in 25 clusters, without truth."""
+    folder = tmp_path_factory.mktemp("people") / "people"
+    told = {"shift": "none", "dataset": "npz", "data_dir": "/data/wrists.npz"}
+    return write_report([write_run(folder, clients=27, clusters=25, samples=False, result=NAMED, **told)], None)
+
+
+WIDE, PHONE = {"width": 1280, "height": 900}, {"width": 390, "height": 844}
+
+
+@pytest.mark.parametrize("viewport", [WIDE, PHONE])
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_27_people_in_25_clusters(browser: Any, people: Path, viewport: dict[str, int], scheme: str) -> None:
+    screen = Screen(browser, people, viewport=viewport, color_scheme=scheme)
+    for details in screen.page.locator("details").all():
+        details.evaluate("node => { node.open = true; }")
+    screen.draw_all()
+    assert screen.page.evaluate("document.documentElement.scrollWidth") == viewport["width"]
+    assert screen.complaints == []
+    assert screen.page.evaluate("window.hurt") is None
+    assert screen.page.locator(".verdict").all_inner_texts() == ["25 clusters of 27 clients."]
+    text = screen.page.locator("main").inner_text()
+    assert "wrists.npz, not shifted, seed 42" in text
+    assert "level" not in screen.page.locator("#overview, #runs").all_inner_texts()[0].lower()
+    dots = "[...document.querySelectorAll('.key .dot')].map(dot => getComputedStyle(dot).backgroundColor)"
+    assert len(set(screen.page.evaluate(dots))) == 25
+    drawn = "document.querySelector('[aria-label=\"Descriptor map\"]').data[0].marker.color"
+    assert len(set(screen.page.evaluate(drawn))) == 25
+    clients = screen.page.get_by_role("region", name="Clients", exact=True).locator("tbody th")
+    assert clients.all_inner_texts() == PEOPLE
+    ticks = screen.page.locator("[aria-label='Accuracy of every client'] .xtick text").all_text_contents()
+    assert len(set(ticks)) == 27, "names that are cut are still told apart"
+    screen.context.close()
+
+
+def test_no_test_phase_says_why(browser: Any, tmp_path: Path) -> None:
+    why = "features cannot show P(Y|X), in which clusters 0 and 1 differ: 2 of 4 clients have none"
+    known = [90.0, 80.0, 70.0, 60.0]
+    result = {
+        **{"no_test_phase": why, "test": None, "test_worst": None, "test_quantile10": None, "test_placements": None},
+        **{"known_per_client": known, "test_per_client": [None, None, 70.0, 60.0]},
+    }
+    screen = Screen(browser, write_report([write_run(tmp_path / "r", clients=4, result=result)], None))
+    screen.draw_all()
+    assert screen.page.locator("#overview .note").all_inner_texts() == [f"No test phase: {why}."]
+    assert "none: features cannot show P(Y|X)" in screen.page.locator("#run .cards").inner_text()
+    assert "Clients without an open dot have no test phase" in screen.page.locator("#run").inner_text()
+    assert "Test, %" not in screen.page.locator("table.runs thead").inner_text()
+    assert screen.complaints == []
+    screen.context.close()
+
+
+def test_a_comparison_says_first_what_it_came_to(screen: Screen, report: Path) -> None:
+    words = screen.page.locator("#overview .verdict").first.inner_text()
+    assert "flux has the highest known association" in words
+    assert "Difference flux − fedavg: +4.5 points on average over 6 pairs of runs, better than fedavg (p = " in words
+
+
+def test_another_score_is_called_by_its_name(browser: Any, tmp_path: Path) -> None:
+    result = {"score": "macro ROC AUC"}
+    screen = Screen(browser, write_report([write_run(tmp_path / "r", result=result)], None))
+    screen.draw_all()
+    assert screen.page.get_by_role("heading", name="Macro ROC AUC by round").count() == 1
+    assert "macro ROC AUC; mean over clients" in screen.page.locator("#run .cards").inner_text()
+    assert "accuracy" not in screen.page.locator("#run").inner_text().lower()
+    screen.context.close()
+
+
 def test_it_stays_small(report: Path) -> None:
     assert report.stat().st_size < ALLOWED_BYTES

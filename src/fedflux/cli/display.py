@@ -97,13 +97,19 @@ def show_comparison(answer: dict[str, Any]) -> None:
     printed = bool(answer["paper"])
     order = list(dict.fromkeys(line["shift"] for line in answer["shifts"]))
     by_shift = sorted(answer["shifts"], key=lambda line: order.index(line["shift"]))
-    for lines, title in ((by_shift, "by shift"), (answer["overall"], "over all shifts")):
+    shifted = order != ["none"]
+    tables = (
+        [(by_shift, "by shift"), (answer["overall"], "over all shifts")] if shifted else [(by_shift, "not shifted")]
+    )
+    for lines, title in tables:
         table = Table(title=f"{answer['group']}: {title}, mean ± deviation over seeds", title_justify="left")
-        for column in ("shift", "algorithm"):
+        for column in ("shift", "algorithm") if shifted else ("algorithm",):
             table.add_column(column)
+        truth = any(line["pairs_right_mean"] is not None for line in lines)
         held_out = any(line["unseen_mean"] is not None for line in lines)
         unseen = ("unseen %", "worst client") if held_out else ()
-        for column in ("known %", "worst client", "test phase %", "worst client", *unseen, "pairs right"):
+        right = ("pairs right",) if truth else ()
+        for column in ("known %", "worst client", "test phase %", "worst client", *unseen, *right):
             table.add_column(column, justify="right")
         if printed:
             table.add_column("paper known / test", justify="right")
@@ -114,19 +120,21 @@ def show_comparison(answer: dict[str, Any]) -> None:
                 table.add_section()
             before = shift
             table.add_row(
-                shift or "all",
+                *([shift or "all"] if shifted else []),
                 line["algorithm"],
                 _spread(line, "known"),
                 percent(line["known_worst_mean"]),
                 _spread(line, "test"),
                 percent(line["test_worst_mean"]),
                 *((_spread(line, "unseen"), percent(line["unseen_worst_mean"])) if held_out else ()),
-                "–" if line["pairs_right_mean"] is None else f"{line['pairs_right_mean']:.3f}",
+                *([_share(line["pairs_right_mean"])] if truth else []),
                 *([_beside(answer["paper"], line, notes)] if printed else []),
             )
         stdout.print(table)
         for scope in dict.fromkeys(line["scope"] for line in lines):
             stdout.print(f"  ours: {scope}", highlight=False)
+    for line in answer["no_test_phase"] if not shifted else ():
+        show_line(f"  no test phase of {line['algorithm']}: {line['words']}")
     for scope, letter in notes.items():
         stdout.print(f"  paper {letter}: {scope}", highlight=False)
     _show_differences(answer)
@@ -152,6 +160,10 @@ def _show_differences(answer: dict[str, Any]) -> None:
                 f"{line['pairs']} pairs{interval}{mark}",
                 highlight=False,
             )
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _spread(line: dict[str, Any], score: str) -> str:

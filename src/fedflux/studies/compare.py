@@ -190,6 +190,7 @@ def _answer(status: Status, store: Store, reference: str) -> dict[str, Any]:
         "overall": _bare(overall(rows)),
         "differences": {score: _bare(paired(rows, reference, score)) for score in ("known", "test")},
         "reference": reference,
+        "no_test_phase": _without_test_phase(status),
         "paper": printed,
         "group": status.cells[0].group,
         "planned": len(status.cells),
@@ -199,6 +200,16 @@ def _answer(status: Status, store: Store, reference: str) -> dict[str, Any]:
         "store": str(store.path),
         "out": str(Path(first.out or ".").parent),
     }
+
+
+def _without_test_phase(status: Status) -> list[dict[str, str]]:
+    """Why algorithms have no test phase under a shift, each reason once."""
+    told = {
+        (cell.config.algorithm, cell.config.shift, str(words)): None
+        for index, cell in enumerate(status.cells)
+        if (words := status.results.get(index, {}).get("no_test_phase"))
+    }
+    return [{"algorithm": algorithm, "shift": shift, "words": words} for algorithm, shift, words in told]
 
 
 def _bare(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:

@@ -45,8 +45,8 @@ function cellTraces(runs, name, score, centre, width) { // dots stand side by si
   const sorted = [...runs].sort((a, b) => a.row.level - b.row.level || a.row.seed - b.row.seed);
   const aside = (i) => (sorted.length < 2 ? 0 : (i / (sorted.length - 1) - 0.5) * width * 0.6);
   const mean = sorted.reduce((sum, run) => sum + run.row[score], 0) / sorted.length;
-  const about = ({ row }) => `<b>${escaped(name)}</b> · ${escaped(shiftName(row.shift))}, ` +
-    `level ${row.level}, seed ${row.seed}`;
+  const about = ({ row }) => `<b>${escaped(name)}</b> · ${escaped(shiftWords(row))}, ` +
+    `seed ${row.seed}`;
   return [
     {
       x: sorted.map((_, i) => centre + aside(i)), y: sorted.map((run) => run.row[score]), type: "scatter",

@@ -42,7 +42,7 @@ MOST_LINES = 50
 """Above this many clients the curves are quantile bands and cluster means."""
 MOST_CLUSTERS = 40
 MOST_MEMBERS = 40
-MOST_WHY = 120
+MOST_WHY = 300
 BAND = (0.1, 0.25, 0.75, 0.9)
 PHASES = ("training", "descriptor", "clustering")
 SCORES = tuple(f"{name}{part}" for name in SPREAD for part in ("", "_worst", "_quantile10"))
@@ -239,7 +239,8 @@ def _why(pairs: list[dict[str, Any]] | None) -> dict[str, Any] | None:
     if pairs is None:
         return None
     kept = [{key: pair[key] for key in ("clusters", "shift", "classes", "words")} for pair in pairs[:MOST_WHY]]
-    return {"count": len(pairs), "pairs": kept}
+    kinds = Counter(str(pair["shift"]) for pair in pairs)
+    return {"count": len(pairs), "kinds": kinds.most_common(), "pairs": kept}
 
 
 def _costs(result: dict[str, Any], rounds: list[dict[str, Any]]) -> dict[str, Any]:

@@ -63,6 +63,72 @@ function clusterName(label, groupedBy = "found") {
   return groupedBy === "truth" ? `true cluster ${label}` : `cluster ${label}`;
 }
 
+function dataName(run) { // a file or folder of one's own says more than how it was read
+  const { data_dir: place } = run.config;
+  const own = ["npz", "csv", "folder"].includes(run.row.dataset);
+  if (own && place) return String(place).replace(/[\\/]+$/, "").split(/[\\/]/).pop();
+  return own && !place ? "own data" : run.row.dataset;
+}
+
+function levelOf(row) { // where nothing is shifted there is no level, whatever the settings hold
+  return row.shift === "none" ? null : row.level;
+}
+
+function shiftWords(row) {
+  if (row.shift === "none") return "not shifted";
+  return `shift ${shiftName(row.shift)}${there(row.level) ? `, level ${row.level}` : ""}`;
+}
+
+function capital(words) {
+  return words ? words[0].toUpperCase() + words.slice(1) : words;
+}
+
+function shortened(words, most, kept = 1) { // `kept`: how much of what stays is of the beginning
+  const letters = [...words];
+  if (letters.length <= most) return words;
+  const first = Math.ceil((most - 1) * kept);
+  const last = letters.slice(letters.length - (most - 1 - first));
+  return `${letters.slice(0, first).join("").trimEnd()}…${last.join("").trimStart()}`;
+}
+
+const cutNames = new WeakMap(); // by run: names of clients by the letters there is room for
+
+function namesCut(run, most) { // cut where they stay different: at the end, in the middle, at the beginning
+  if (!cutNames.has(run)) cutNames.set(run, new Map());
+  const known = cutNames.get(run);
+  if (!known.has(most)) {
+    const ways = [1, 0.5, 0].map((kept) => run.client_names.map((name) => shortened(name, most, kept)));
+    const differ = (names) => new Set(names).size;
+    known.set(most, ways.reduce((best, names) => (differ(names) > differ(best) ? names : best)));
+  }
+  return known.get(most);
+}
+
+// Clients and classes as the data calls them; those that it only numbers say what the number is of.
+function clientName(run, client, most = Infinity) {
+  const held = run.unseen && run.unseen.names && client >= run.clients.count;
+  const name = held ? run.unseen.names[client - run.clients.count] : (run.client_names || [])[client];
+  if (!there(name) || /^\d+$/.test(name)) return `client ${name ?? client}`;
+  return held || most === Infinity ? shortened(name, most) : namesCut(run, most)[client];
+}
+
+function plainName(run, client, most = Infinity) { // where a heading says already that it is of clients
+  return clientName(run, client, most).replace(/^client (?=\d+$)/, "");
+}
+
+function className(run, label) {
+  return (run.class_names || [])[label] ?? String(label);
+}
+
+function aloneIn(run, cluster) { // the name of a cluster's only client, where clients have names
+  const row = run.client_names && run.grouped_by === "found" && run.clusters.rows.find((one) => one.cluster === cluster);
+  return row && row.size === 1 ? clientName(run, row.members[0], 16) : null;
+}
+
+function recordsOf(run) {
+  return run.images ? "images" : "records";
+}
+
 function unique(values) {
   return [...new Set(values)];
 }

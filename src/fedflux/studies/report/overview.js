@@ -30,10 +30,11 @@ function overviewSection() {
   const { runs, unfinished, damaged, overview } = DATA;
   const sum = (of) => runs.reduce((total, run) => total + (of(run) || 0), 0);
   const values = (key) => unique(runs.map((run) => String(run.row[key])));
-  const levels = values("level").sort();
+  const levels = unique(runs.map((run) => levelOf(run.row)).filter(there)).sort();
   const shifts = unique(overview.blocks.flatMap((block) => block.shifts));
-  const about = `shifts ${shifts.map(shiftName).join(", ")}; ` +
-    `${levels.length > 1 ? "levels" : "level"} ${levels.join(", ")}`;
+  const shifted = `${shifts.length > 1 ? "shifts" : "shift"} ${shifts.map(shiftName).join(", ")}`;
+  const about = shifts.every((shift) => shift === "none") ? "not shifted"
+    : shifted + (levels.length ? `; ${levels.length > 1 ? "levels" : "level"} ${levels.join(", ")}` : "");
   const traffic = sum((run) => run.costs.bytes_up) + sum((run) => run.costs.bytes_down);
   const time = seconds(sum((run) => run.timings.seconds));
   const seeds = plural(values("seed").length, "seed");
@@ -41,10 +42,46 @@ function overviewSection() {
     .map(([list, words]) => `; ${list.length} ${words}`).join("");
   const cards = el("ul", { class: "cards" },
     card("Runs", String(runs.length), seeds + others),
-    card("Data", values("dataset").join(", "), about),
-    ...headline(values("algorithm")),
+    card("Data", unique(runs.map(dataName)).join(", "), about),
+    ...(runs.length > 1 ? headline(values("algorithm")) : []), // one run's own cards tell the rest
     card("Spent", bytes(traffic), `moved in ${time} of computing, all runs`));
-  return [cards, ...overview.blocks.flatMap(blockPart), unfinishedPart(), damagedPart()].filter(Boolean);
+  return [...verdicts(), cards, ...overview.blocks.flatMap(blockPart), unfinishedPart(), damagedPart()].filter(Boolean);
+}
+
+function verdicts() { // what it came to, before anything else
+  if (DATA.runs.length === 1) return verdictOf(DATA.runs[0]);
+  return DATA.overview.blocks.map(comparedInWords).filter(Boolean).slice(0, 3)
+    .map((words) => el("p", { class: "verdict" }, words));
+}
+
+function verdictOf(run) {
+  const without = run.no_test_phase && `No test phase: ${run.no_test_phase}.`;
+  return [
+    run.verdict && el("p", { class: "verdict" }, run.verdict),
+    without && el("p", { class: "note" }, without),
+    run.missing && el("p", { class: "note" }, run.missing),
+  ].filter(Boolean);
+}
+
+function comparedInWords(block) { // the oracle is told the truth and competes with nobody
+  const lines = block.overall.filter((one) => there(one.known_mean) && one.algorithm !== "oracle");
+  if (lines.length < 2) return null;
+  const [best, second] = [...lines].sort((a, b) => b.known_mean - a.known_mean);
+  const { reference } = DATA.overview;
+  const other = best.algorithm === reference ? second.algorithm : best.algorithm;
+  const pair = block.paired.find((one) => one.score === "known" && one.algorithm === other);
+  const where = DATA.overview.blocks.length > 1 ? `${blockName(block)}: ` : "";
+  const means = `${where}${best.algorithm} has the highest known association, ${share(best.known_mean)}`;
+  if (!pair) return `${means}, before ${second.algorithm} with ${share(second.known_mean)}.`;
+  const over = pair.pairs === 1 ? "in one pair of runs" : `on average over ${pair.pairs} pairs of runs`;
+  const sure = !there(pair.p_holm) ? "too few to tell from chance"
+    : pair.mark ? `${pair.mark} than ${reference} (p ${pair.p_holm < 0.001 ? "< 0.001" : `= ${number(pair.p_holm, 3)}`})`
+      : "not told apart from chance";
+  return `${means}. Difference ${other} − ${reference}: ${signed(pair.mean)} points ${over}, ${sure}.`;
+}
+
+function blockName(block) {
+  return block.group.startsWith(block.dataset) ? block.group : [block.dataset, block.group].filter(Boolean).join(": ");
 }
 
 function headline(algorithms) { // the best are named only where all runs may be compared with one another
@@ -57,7 +94,8 @@ function headline(algorithms) { // the best are named only where all runs may be
   const cards = [];
   for (const score of ["known", "test"]) {
     const key = `${score}_mean`;
-    const [line] = lines.filter((one) => there(one[key])).sort((a, b) => b[key] - a[key]);
+    const told = lines.filter((one) => there(one[key])).sort((a, b) => b[key] - a[key]);
+    const [line] = told.length < lines.length && isPlain(blocks[0]) ? [] : told; // no best where some have none
     const name = lines.length > 1 ? `Best ${METRICS[score].toLowerCase()}` : METRICS[score];
     if (line) cards.push(card(name, share(line[key]), `${line.algorithm}: ${line.scope}`));
   }
@@ -72,8 +110,7 @@ function headline(algorithms) { // the best are named only where all runs may be
 
 function blockPart(block) {
   if (block.runs < 2) return [];
-  const named = block.group.startsWith(block.dataset) ? block.group
-    : [block.dataset, block.group].filter(Boolean).join(": ");
+  const named = blockName(block);
   const repeated = block.repeated
     ? ` ${plural(block.repeated, "run")} repeat another's cell; of those the last counts in the tables.` : "";
   return [
@@ -85,8 +122,16 @@ function blockPart(block) {
   ];
 }
 
+function isPlain(block) {
+  return block.shifts.every((shift) => shift === "none");
+}
+
 function summaryPart(block) {
   const seeds = "± is the deviation over seeds.";
+  if (isPlain(block)) {
+    return section("By algorithm", `Mean over seeds; ${seeds} A worst client is the lowest of a run. The best is bold.`,
+      summaryTable(block.by_shift, []));
+  }
   const parts = section("By shift",
     `Mean over the levels named, then over seeds; ${seeds} A worst client is the lowest of a run, averaged the same way. ` +
     "The best of a shift is bold.", summaryTable(block.by_shift, [SHIFT_COLUMN]));
@@ -96,26 +141,26 @@ function summaryPart(block) {
 }
 
 function summaryTable(lines, more) {
-  const peers = (row) => lines.filter((line) => line.shift === row.shift && there(line.known_mean));
-  const best = (row, key) => there(row[key]) && peers(row).length > 1 &&
-    peers(row).every((line) => !(line[key] > row[key]));
+  const peers = (row, key) => lines.filter((line) => line.shift === row.shift && there(line[key]));
+  const best = (row, key) => there(row[key]) && peers(row, key).length > 1 &&
+    peers(row, key).every((line) => !(line[key] > row[key]));
   const mean = (score) => {
     const key = `${score}_mean`;
     const title = METRICS[score].replace(" client", "").replace(/ association| phase/, "");
     const cell = (row) => el("span", { class: best(row, key) && "best" }, withSpread(row[key], row[`${score}_std`]));
     return { key, title, num: true, hint: METRICS[score], cell };
   };
-  const clusters = (row) => (there(row.clusters_found_mean)
-    ? `${number(row.clusters_found_mean)} of ${number(row.clusters_true_mean)}` : NONE);
+  const clusters = (row) => (!there(row.clusters_found_mean) ? NONE : number(row.clusters_found_mean) +
+    (there(row.clusters_true_mean) ? ` of ${number(row.clusters_true_mean)}` : ""));
   const right = (row) => number(there(row.pairs_right_mean) ? 100 * row.pairs_right_mean : null);
   return table([
     ALGORITHM_COLUMN, ...more, mean("known"), mean("known_worst"), mean("test"), mean("test_worst"),
     ...(lines.some((line) => there(line.unseen_mean)) ? [mean("unseen"), mean("unseen_worst")] : []),
-    { key: "pairs_right_mean", title: "Pairs right", num: true, text: right,
-      hint: "client pairs rightly put together or apart, %" },
+    lines.some((line) => there(line.pairs_right_mean)) && { key: "pairs_right_mean", title: "Pairs right", num: true,
+      text: right, hint: "client pairs rightly put together or apart, %" },
     { key: "clusters_found_mean", title: "Clusters", num: true, hint: "found of true, mean over runs", text: clusters },
     { key: "scope", title: "Mean over", class: "small words" },
-  ], lines, { label: "Summary" });
+  ].filter(Boolean), lines, { label: "Summary" });
 }
 
 function pairedPart(block) {

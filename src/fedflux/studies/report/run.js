@@ -29,10 +29,10 @@ function runHead(run) {
   const { row } = run;
   return [
     el("h2", { id: "run-title", tabindex: "-1" }, run.name),
-    el("p", {}, `${row.algorithm} on ${row.dataset}, shift ${shiftName(row.shift)}, level ${row.level}, ` +
+    el("p", {}, `${row.algorithm} on ${dataName(run)}, ${shiftWords(row)}, ` +
       `seed ${row.seed}; ${plural(run.clients.count, "client")}, ${plural(run.costs.rounds, "round")}. ` +
       "One run, one seed: no spread can be told from it."),
-    run.verdict && el("p", { class: "verdict" }, run.verdict),
+    ...(DATA.runs.length > 1 ? verdictOf(run) : []), // of one run alone it stands on top
     DATA.runs.length > 1 && el("div", { class: "controls" }, select("Run", choices, openRun, run.id),
       step(-1, "Previous"), step(1, "Next")),
   ];
@@ -45,13 +45,20 @@ function card(name, value, hint) {
 
 function runCards(run) {
   const { scores, clustering, costs, timings } = run;
-  const spread = (name) => `mean over clients; worst ${share(scores[`${name}_worst`])}, ` +
+  const measured = run.score === "accuracy" ? "" : `${run.score}; `;
+  const worst = (name) => {
+    const values = name === "unseen" ? run.unseen && run.unseen.scores : run.clients[name];
+    const lowest = values ? values.indexOf(scores[`${name}_worst`]) : -1;
+    return lowest < 0 ? "" : ` (${clientName(run, name === "unseen" ? run.clients.count + lowest : lowest, 24)})`;
+  };
+  const spread = (name) => `${measured}mean over clients; worst ${share(scores[`${name}_worst`])}${worst(name)}, ` +
     `10 % quantile ${share(scores[`${name}_quantile10`])}`;
-  const noTest = String(run.row.shift).includes("pygx") ? "none: features cannot show P(Y|X)" : "this method has none";
+  const concept = run.no_test_phase || String(run.row.shift).includes("pygx");
+  const noTest = concept ? "none: features cannot show P(Y|X)" : "this method has none";
   const truth = there(clustering.clusters_true)
     ? `${clustering.clusters_true} true; pairs right ${share(100 * clustering.pairs_right)}, ` +
       `ARI ${number(clustering.ari, 2)}`
-    : "no true clusters to compare with";
+    : "the data tells no true ones";
   const clusterless = clustering.clusters_found === 1 ? "one model for all clients" : "every client has a model of its own";
   const found = there(clustering.clusters_found) ? String(clustering.clusters_found) : NONE;
   const ways = `${bytes(costs.bytes_up)} up, ${bytes(costs.bytes_down)} down, all rounds`;
@@ -75,7 +82,7 @@ function clusterKey(view, redrawAll) {
       redrawAll();
     },
   }, el("span", { class: "dot", style: { background: view.colourOf(row.cluster) } }),
-  `${clusterName(row.cluster, run.grouped_by)} (${row.size})`));
+  clusterName(row.cluster, run.grouped_by) + (aloneIn(run, row.cluster) ? `: ${aloneIn(run, row.cluster)}` : ` (${row.size})`)));
   const words = run.grouped_by === "truth"
     ? "This method makes no clusters, so colours are the true ones. Press one to pick it out."
     : "Colours of the found clusters in all charts below; the number of clients in brackets. Press one to pick it out.";
@@ -88,19 +95,21 @@ function accuracyPart(view, add) {
   const { curves, clients, scores, clustering } = view.run;
   const parts = [];
   if (curves) {
-    const what = "Accuracy on each client's validation part after every round, by the model the client has then.";
+    const what = `${capital(view.run.score)} on each client's validation part after every round, by the model the client has then.`;
     const caption = curves.bands
       ? `${clients.count} clients: the grey bands hold 80 % and 50 % of them; thick lines are cluster means.`
       : "Thin lines are clients, thick lines cluster means." +
         (there(clustering.cluster_round) ? " Before clustering, all clients share one model." : "") +
         ((view.run.drifts || []).length ? " Dashed: clients' patterns change." : "");
-    parts.push(...section("Accuracy by round", what, add("Accuracy by round", () => accuracyChart(view), caption)));
+    parts.push(...section(`${capital(view.run.score)} by round`, what, add(`${capital(view.run.score)} by round`, () => accuracyChart(view), caption)));
   }
   if (there(scores.known)) {
-    const caption = (clients.test ? "Filled: known association. Open: test phase." : "Known association.") +
+    const some = clients.test && !there(scores.test) ? " Clients without an open dot have no test phase." : "";
+    const caption = (clients.test ? `Filled: known association. Open: test phase.${some}` : "Known association.") +
       (clients.shown < clients.count ? ` The first ${clients.shown} of ${clients.count} clients.` : "");
     parts.push(...section("Every client at the end", `${SCORE_WORDS.known} ${clients.test ? SCORE_WORDS.test : ""}`,
-      add("Accuracy of every client", () => clientChart(view), caption, { low: true })));
+      add(`${capital(view.run.score)} of every client`, () => clientChart(view), caption,
+        hasNames(view.run) ? { height: "23rem" } : { low: true })));
   }
   return parts;
 }
@@ -127,10 +136,10 @@ function samplesPart(view) {
   if (!samples) return [];
   const source = (image) => `data:image/png;base64,${DATA.images[image]}`;
   const picture = (client, [label, image]) => el("figure", {},
-    el("img", { src: source(image), alt: `client ${client}, label ${label}`, loading: "lazy" }),
-    el("figcaption", {}, String(label)));
+    el("img", { src: source(image), alt: `${clientName(view.run, client)}, label ${className(view.run, label)}`, loading: "lazy" }),
+    el("figcaption", {}, shortened(className(view.run, label), 9)));
   const strip = ([client, images]) => el("div", { class: "strip" },
-    el("span", { class: "who" }, `client ${client}`), images.map((image) => picture(client, image)));
+    el("span", { class: "who" }, clientName(view.run, client)), images.map((image) => picture(client, image)));
   const groups = samples.groups.map(({ cluster, clients }) => el("div",
     { class: "group", style: { borderColor: view.colourOf(cluster) } },
     el("h4", {}, clusterName(cluster, groupedBy)), clients.map(strip)));
@@ -145,13 +154,13 @@ function samplesPart(view) {
 
 const PLACED_BY = {
   distances: {
-    how: "the nearest cluster by their test features is chosen.",
+    how: () => "the nearest cluster by their test features is chosen.",
     title: "Distances of clients to clusters",
     shades: "The stronger the colour, the nearer. Dot: the cluster chosen.",
   },
   posterior: {
-    how: "each scores its own test images under every cluster's class mixture and tells its posterior over clusters. " +
-      "The clusters' models answer it in these shares.",
+    how: (run) => `each scores its own test ${recordsOf(run)} under every cluster's class mixture and tells its posterior ` +
+      "over clusters. The clusters' models answer it in these shares.",
     title: "Posterior of clients over clusters",
     shades: "The stronger the colour, the likelier. Dot: the likeliest cluster.",
   },
@@ -182,11 +191,12 @@ function placementPart(view, add) {
   const { placements } = view.run;
   if (!placements) return [];
   const { count, own, right, by } = placements;
-  const what = `Clients are treated as unseen and unlabelled; ${PLACED_BY[by].how}` + placementWords(placements, (percent) => [
+  const what = `Clients are treated as unseen and unlabelled; ${PLACED_BY[by].how(view.run)}` + placementWords(placements, (percent) => [
     there(own) && `${percent(own, count)} go to the cluster that holds their training data`,
     there(right) && `${percent(right, count)} go to one where their true cluster is the most frequent`,
   ]);
-  const ring = " Ring: the cluster that holds the client's training data.";
+  const missing = count < view.run.clients.count && view.run.no_test_phase ? " Clients without a test phase are left out." : "";
+  const ring = `${missing} Ring: the cluster that holds the client's training data.`;
   return section("Test-time assignment", what, placementFigure(view, add, placements, PLACED_BY[by].title, ring));
 }
 
@@ -202,7 +212,7 @@ function unseenPart(view, add) {
         `${percent(placements.right, placements.comparable)} go to a cluster where it is the most frequent`,
     ]) : "");
   const title = placements && `${PLACED_BY[placements.by].title}, held out of training`;
-  return section("Held-out clients", what, unseenTable(unseen),
+  return section("Held-out clients", what, unseenTable(view.run),
     placements && placementFigure(view, add, placements, title, ""));
 }
 

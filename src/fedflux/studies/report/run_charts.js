@@ -11,7 +11,7 @@ function groupOf(view, client) {
 
 function aboutClient(view, client) {
   const { found, truth } = view.run.clients;
-  const words = [`<b>client ${client}</b>`];
+  const words = [`<b>${escaped(clientName(view.run, client, 40))}</b>`];
   if (found[client] !== undefined) words.push(clusterName(found[client]));
   if (truth && truth[client] !== undefined) words.push(`true cluster ${truth[client]}`);
   return words.join(" · ");
@@ -64,7 +64,7 @@ function accuracyChart(view) {
     data,
     layout: layout({
       xaxis: axis({ title: "round", dtick: curves.rounds.length <= 12 ? 1 : undefined }),
-      yaxis: axis({ title: "validation accuracy, %" }), margin: { l: 52, r: narrow() ? 8 : 16, t: 24, b: 44 },
+      yaxis: axis({ title: `validation ${view.run.score}, %` }), margin: { l: 52, r: narrow() ? 8 : 16, t: 24, b: 44 },
       shapes: [...(there(at) ? [upright(at, "dot")] : []), ...drifts.map((x) => upright(x - 0.5, "dash"))],
       annotations: [
         ...(there(at) ? [words(at, 1, "clustered here")] : []),
@@ -77,17 +77,18 @@ function accuracyChart(view) {
 function clientChart(view) {
   const { clients } = view.run;
   const order = [...clients.group.keys()].sort((a, b) => groupOf(view, a) - groupOf(view, b) || a - b);
-  const names = order.map(String);
+  const places = [...order.keys()];
+  const ticks = nameTicks(view.run, order, narrow() ? 30 : 60);
   const colours = order.map((client) => faded(view.colourOf(groupOf(view, client)), weight(view, groupOf(view, client))));
   const about = order.map((client) => aboutClient(view, client));
   const dots = (scores, words, marker) => ({
-    x: names, y: order.map((client) => scores[client]), type: "scatter", mode: "markers", text: about, marker,
+    x: places, y: order.map((client) => scores[client]), type: "scatter", mode: "markers", text: about, marker,
     hovertemplate: `%{text}<br>${words}: %{y:.1f} %<extra></extra>`,
   });
   const [ring, dot] = order.length > 40 ? [9, 5] : [14, 8];
   const data = [];
   if (clients.known && clients.test) {
-    const x = order.flatMap((client) => [String(client), String(client), null]);
+    const x = places.flatMap((place) => [place, place, null]);
     const y = order.flatMap((client) => [clients.known[client], clients.test[client], null]);
     data.push({ x, y, type: "scatter", mode: "lines", line: { color: colour("line"), width: 2 }, hoverinfo: "skip" });
   }
@@ -98,10 +99,24 @@ function clientChart(view) {
   return {
     data,
     layout: layout({
-      xaxis: axis({ title: "client, by cluster", type: "category", nticks: narrow() ? 10 : 30 }),
-      yaxis: axis({ title: "test accuracy, %" }),
+      xaxis: axis({
+        title: "client, by cluster", ...ticks, range: [-0.7, order.length - 0.3], showgrid: false,
+        tickangle: hasNames(view.run) ? -90 : 0, tickfont: { size: narrow() ? 9 : 12 },
+      }),
+      yaxis: axis({ title: `test ${view.run.score}, %` }),
     }),
   };
+}
+
+function hasNames(run) { // that are more than numbers
+  return Boolean(run.client_names && run.client_names.some((name) => !/^\d+$/.test(name)));
+}
+
+function nameTicks(run, clients, most, called = plainName) { // a name each where they fit, else every so many
+  const step = Math.ceil(clients.length / most);
+  const tickvals = [...clients.keys()].filter((place) => place % step === 0);
+  const ticktext = tickvals.map((place) => escaped(called(run, clients[place], narrow() ? 12 : 20)));
+  return { tickmode: "array", tickvals, ticktext };
 }
 
 function shapeOf(view) {
@@ -110,12 +125,34 @@ function shapeOf(view) {
   return (kind) => SYMBOLS[Math.max(0, kinds.indexOf(kind)) % SYMBOLS.length];
 }
 
-function readableLabels(map) { // numbers of clients, but for those too close to another to be read
-  const span = (values) => Math.max(...values) - Math.min(...values) || 1;
-  const [wide, high] = [span(map.x), span(map.y)];
-  const room = narrow() ? 0.09 : 0.04;
-  const near = (i, k) => Math.hypot((map.x[i] - map.x[k]) / wide, (map.y[i] - map.y[k]) / high) < room;
-  return map.client.map((client, i) => (map.client.some((_, k) => k !== i && near(i, k)) ? "" : String(client)));
+const PLACES = [["top center", 0, 1], ["bottom center", 0, -1], ["middle right", 1, 0], ["middle left", -1, 0]];
+
+// A name beside every point that has room for it, at the first side where it covers no other point and no other name.
+function readableLabels(run) {
+  const { map } = run;
+  const size = { wide: narrow() ? 250 : 1000, high: 330 }; // of the plot, about, in pixels
+  const scaled = (values, pixels) => {
+    const [low, high] = [Math.min(...values), Math.max(...values)];
+    return values.map((value) => ((value - low) / (high - low || 1)) * pixels * 0.9);
+  };
+  const [x, y] = [scaled(map.x, size.wide), scaled(map.y, size.high)];
+  const boxes = x.map((_, i) => [x[i] - 8, y[i] - 8, x[i] + 8, y[i] + 8]);
+  const inside = (box) => box[0] > -0.04 * size.wide && box[2] < 0.94 * size.wide;
+  const free = (box, own) => inside(box) && !boxes.some((other, k) => k !== own &&
+    box[0] < other[2] && other[0] < box[2] && box[1] < other[3] && other[1] < box[3]);
+  return map.client.map((client, i) => {
+    const text = plainName(run, client, 16);
+    const half = 3.4 * text.length;
+    for (const [place, right, up] of PLACES) {
+      const [cx, cy] = [x[i] + right * (half + 9), y[i] + up * 17];
+      const box = [cx - half, cy - 7, cx + half, cy + 7];
+      if (free(box, i)) {
+        boxes.push(box);
+        return [escaped(text), place];
+      }
+    }
+    return ["", "top center"];
+  });
 }
 
 function mapChart(view) {
@@ -124,13 +161,14 @@ function mapChart(view) {
   const rows = map.client.keys();
   const about = map.client.map((client, i) => {
     const truth = map.truth ? ` · true cluster ${map.truth[i]}` : "";
-    return `<b>client ${client}</b> · ${clusterName(map.found[i])}${truth}`;
+    return `<b>${escaped(clientName(view.run, client, 40))}</b> · ${clusterName(map.found[i])}${truth}`;
   });
-  const labelled = map.client.length <= 40;
+  const labels = map.client.length <= 40 ? readableLabels(view.run) : null;
   return {
     data: [{
-      x: map.x, y: map.y, type: "scatter", mode: labelled ? "markers+text" : "markers", customdata: about,
-      text: labelled ? readableLabels(map) : undefined, textposition: "top center",
+      x: map.x, y: map.y, type: "scatter", mode: labels ? "markers+text" : "markers", customdata: about,
+      text: labels ? labels.map(([text]) => text) : undefined,
+      textposition: labels ? labels.map(([, place]) => place) : undefined,
       textfont: { size: 11, color: colour("soft") }, cliponaxis: false,
       hovertemplate: "%{customdata}<extra></extra>",
       marker: {
@@ -150,7 +188,8 @@ function mapChart(view) {
 function placementChart(view, placements) {
   const { clients } = view.run;
   const columns = placements.values[0].map((_, k) => k);
-  const names = placements.clients.map((client) => `client ${client}`);
+  const places = [...placements.clients.keys()];
+  const names = placements.clients.map((client) => escaped(clientName(view.run, client, 40)));
   const far = placements.by === "distances";
   const shade = far ? nearness(placements.values) : (p) => (there(p) ? p : null);
   const told = (value) => (!there(value) ? NONE : far ? Number(value).toPrecision(3) : share(100 * value));
@@ -158,32 +197,33 @@ function placementChart(view, placements) {
     const marks = [];
     if (placements.chosen[i] === k) marks.push(far ? "chosen" : "likeliest");
     if (clients.found[placements.clients[i]] === k) marks.push("holds its training data");
-    return `${far ? "distance" : "probability"} ${told(value)}${marks.length ? `<br>${marks.join(", ")}` : ""}`;
+    const who = `<b>${names[i]}</b> · cluster ${k}<br>`;
+    return `${who}${far ? "distance" : "probability"} ${told(value)}${marks.length ? `<br>${marks.join(", ")}` : ""}`;
   }));
   const fit = names.length > 28 ? Math.max(0.45, 28 / names.length) : 1; // rows get lower than a full mark
   const dots = (of, marker) => ({
-    x: of.map((k) => (columns.includes(k) ? k : null)), y: names, type: "scatter", mode: "markers", marker,
+    x: of.map((k) => (columns.includes(k) ? k : null)), y: places, type: "scatter", mode: "markers", marker,
     hoverinfo: "skip",
   });
   const own = placements.clients.map((client) => clients.found[client] ?? null);
   return {
     data: [
       {
-        z: placements.values.map((row) => row.map(shade)), x: columns, y: names, type: "heatmap", text: words,
+        z: placements.values.map((row) => row.map(shade)), x: columns, y: places, type: "heatmap", text: words,
         colorscale: SCALE[isDark() ? "dark" : "light"], reversescale: far, xgap: 1, ygap: 1, showscale: false,
         ...(far ? {} : { zmin: 0, zmax: 1 }),
-        hovertemplate: "<b>%{y}</b> · cluster %{x}<br>%{text}<extra></extra>",
+        hovertemplate: "%{text}<extra></extra>",
       },
       dots(own, { symbol: "circle-open", size: 15 * fit, color: "#e69f00", line: { width: 2.5, color: "#e69f00" } }),
       dots(placements.chosen, { symbol: "circle", size: 7 * fit, color: "#d55e00", line: { width: 1, color: "#ffffff" } }),
     ],
     layout: layout({
       xaxis: axis({
-        title: "cluster", tickmode: "array", tickvals: columns, ticktext: columns.map(String), showgrid: false, side: "top",
+        title: "cluster", dtick: Math.ceil(columns.length / (narrow() ? 8 : 40)), showgrid: false, side: "top",
         range: [-0.5, columns.length - 0.5],
       }),
       yaxis: axis({
-        range: [names.length - 0.5, -0.5], type: "category", showgrid: false, dtick: Math.ceil(names.length / 30),
+        range: [names.length - 0.5, -0.5], showgrid: false, ...nameTicks(view.run, placements.clients, 60, clientName),
       }),
       margin: { l: 70, r: 8, t: 68, b: 10 },
     }),

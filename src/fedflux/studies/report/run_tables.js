@@ -9,8 +9,8 @@ function membersPart(view) {
       el("span", { class: "dot", style: { background: view.colourOf(row.cluster) } }),
       ` ${row.cluster < 0 ? "none" : row.cluster}`] },
     { key: "size", title: "Size", num: true },
-    { key: "members", title: "Clients", class: "words", value: (row) => row.members[0], text: (row) =>
-      row.members.join(", ") + (row.size > row.members.length ? ` and ${row.size - row.members.length} more` : "") },
+    { key: "members", title: "Clients", class: "words", value: (row) => plainName(run, row.members[0]),
+      cell: (row) => memberNames(run, row) },
     !byTruth && run.clients.truth && { key: "truth", title: "True clusters", hint: "true cluster × clients of it",
       value: (row) => row.truth.length, cell: (row) => el("span", { class: row.truth.length > 1 ? "no" : "" }, mix(row)) },
     { key: "known", title: "Known, %", num: true, text: (row) => number(row.known), hint: SCORE_WORDS.known },
@@ -23,6 +23,20 @@ function membersPart(view) {
     (left > 0 ? ` The first ${run.clusters.rows.length} of ${run.clusters.count} clusters.` : "");
   const members = table(columns, run.clusters.rows, { label: "Clusters and their clients" });
   return section("Who sits where", what, members, clientTable(run));
+}
+
+const MOST_MEMBERS = { named: 8, numbered: 40 };
+
+function memberNames(run, row) { // all that are known are behind a press
+  const names = row.members.map((client) => plainName(run, client));
+  const most = run.client_names ? MOST_MEMBERS.named : MOST_MEMBERS.numbered;
+  const left = row.size - Math.min(most, names.length);
+  const shown = names.slice(0, most).join(", ");
+  if (!left) return shown;
+  if (names.length <= most) return `${shown} and ${left} more`;
+  const unknown = row.size - names.length;
+  return el("details", { class: "more" }, el("summary", {}, `${shown} and ${left} more`),
+    names.slice(most).join(", ") + (unknown ? ` and ${unknown} more` : ""));
 }
 
 const NOT_CALIBRATED = "not calibrated"; // a verdict that nothing was there to learn from
@@ -57,7 +71,9 @@ function clientTable(run) {
     test: clients.test && clients.test[client], ...said.get(client),
   }));
   const columns = [
-    { key: "client", title: "Client", num: true }, { key: "found", title: "Cluster", num: true },
+    { key: "client", title: "Client", head: true, class: "client", value: (row) => plainName(run, row.client),
+      text: (row) => plainName(run, row.client) },
+    { key: "found", title: "Cluster", num: true },
     clients.truth && { key: "truth", title: "True cluster", num: true },
     clients.known && { key: "known", title: "Known, %", num: true, text: (row) => number(row.known) },
     clients.test && { key: "test", title: "Test, %", num: true, text: (row) => number(row.test) },
@@ -67,17 +83,18 @@ function clientTable(run) {
   return el("details", {}, el("summary", {}, `Client by client (${shown})`), table(columns, rows, { label: "Clients" }));
 }
 
-function unseenTable(unseen) {
-  const { placements, names, truth, scores } = unseen;
+function unseenTable(run) {
+  const { unseen } = run;
+  const { placements, truth, scores } = unseen;
   const said = placedBy(placements);
   const rows = unseen.clients.map((client, i) => ({
-    client, name: names && names[i], truth: truth && truth[i], strange: unseen.new && unseen.new[i],
+    client, truth: truth && truth[i], strange: unseen.new && unseen.new[i],
     score_of: scores && scores[i], ...said.get(client),
   }));
   const own = (row) => (there(row.truth) ? `${row.truth}${row.strange ? " (new)" : ""}` : NONE);
   const columns = [
-    { key: "client", title: "Client", num: true },
-    names && { key: "name", title: "Name" },
+    { key: "client", title: "Client", head: true, class: "client", value: (row) => plainName(run, row.client),
+      text: (row) => plainName(run, row.client) },
     truth && { key: "truth", title: "True cluster", num: true, text: own,
       hint: "new: a distribution that no training client has" },
     scores && { key: "score_of", title: "Unseen, %", num: true, text: (row) => number(row.score_of),
@@ -91,17 +108,17 @@ function unseenTable(unseen) {
 function whyPart(run) {
   const { why } = run;
   if (!why || !why.pairs.length) return [];
-  const clusters = (row) => row.clusters.join(" and ");
+  const named = (cluster) => cluster + (aloneIn(run, cluster) ? ` (${aloneIn(run, cluster)})` : "");
+  const clusters = (row) => row.clusters.map(named).join(" and ");
   const words = (row) => row.words.replace(/^clusters \d+ and \d+(?: differ in [^:]*)?: /, "");
   const columns = [
-    { key: "clusters", title: "Clusters", head: true, class: "nowrap", value: clusters, text: clusters },
+    { key: "clusters", title: "Clusters", head: true, class: run.client_names ? "pairs" : "nowrap",
+      value: clusters, text: clusters },
     { key: "shift", title: "Shift", class: "nowrap" },
     { key: "words", title: "In words", class: "words", text: words },
   ];
-  const counts = new Map();
-  for (const pair of why.pairs) counts.set(pair.shift, (counts.get(pair.shift) || 0) + 1);
   const kind = (shift) => (shift === "none" ? "no single test tells apart" : shift);
-  const said = [...counts].map(([shift, count]) => `${kind(shift)} ${count}×`).join(", ");
+  const said = why.kinds.map(([shift, count]) => `${kind(shift)} ${count}×`).join(", ");
   const left = why.count > why.pairs.length ? ` The first ${why.pairs.length} of ${why.count} pairs are listed.` : "";
   return section("Why clusters differ", `Told from the descriptors alone: ${said}.${left}`,
     table(columns, why.pairs, { label: "Why clusters differ" }));
@@ -128,7 +145,7 @@ function settingsPart(run) {
   const events = [...dated, ...run.round_events.map((words) => [null, words])];
   return section("How to repeat it", "The command that makes this run again.",
     el("div", { class: "command" }, el("pre", { tabindex: "0" }, run.command), copyButton(run.command)),
-    el("details", {}, el("summary", {}, "All settings"), list(run.config)),
+    el("details", {}, el("summary", {}, "All settings"), list({ ...run.config, level: levelOf(run.row) })),
     Object.keys(run.ran_on).length > 0 && el("details", {}, el("summary", {}, "What it ran on"), list(run.ran_on)),
     events.length > 0 && el("details", {}, el("summary", {}, "What happened"), el("ul", { class: "events" },
       events.map(([time, words]) => el("li", {}, time && el("time", {}, time.replace("T", " ").slice(0, 19)), words)))));

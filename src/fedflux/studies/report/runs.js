@@ -1,10 +1,13 @@
 // The table of all runs with its filters, and the lists of unfinished and damaged ones.
 
+const LEVEL_COLUMN = { key: "level", title: "Level", num: true, value: levelOf, text: (row) => String(levelOf(row) ?? NONE) };
 const FILTERS = ["algorithm", "dataset", "shift"];
 
 function runColumns() {
   const score = (key, title, hint) => ({ key, title, num: true, hint, text: (row) => number(row[key]) });
-  const clusters = (row) => (there(row.clusters_found) ? `${row.clusters_found} of ${row.clusters_true ?? "?"}` : NONE);
+  const clusters = (row) => (!there(row.clusters_found) ? NONE
+    : row.clusters_found + (there(row.clusters_true) ? ` of ${row.clusters_true}` : ""));
+  const any = (key) => DATA.runs.some((run) => there(run.row[key]));
   const right = (row) => number(there(row.pairs_right) ? 100 * row.pairs_right : null);
   const link = (row) => el("a", { href: `#run=${encodeURIComponent(row.id)}` }, row.name);
   return [
@@ -12,21 +15,23 @@ function runColumns() {
     { key: "algorithm", title: "Algorithm" },
     { key: "dataset", title: "Dataset" },
     SHIFT_COLUMN,
-    { key: "level", title: "Level", num: true },
+    DATA.runs.some((run) => there(levelOf(run.row))) && LEVEL_COLUMN,
     { key: "seed", title: "Seed", num: true },
     score("known", "Known, %", SCORE_WORDS.known),
     score("known_worst", "worst", "Known association of the worst client"),
-    score("test", "Test, %", SCORE_WORDS.test),
-    score("test_worst", "worst", "Test phase of the worst client"),
-    ...(DATA.runs.some((run) => there(run.row.unseen)) ? [
+    ...(any("test") ? [
+      score("test", "Test, %", SCORE_WORDS.test),
+      score("test_worst", "worst", "Test phase of the worst client"),
+    ] : []),
+    ...(any("unseen") ? [
       score("unseen", "Unseen, %", SCORE_WORDS.unseen),
       score("unseen_worst", "worst", "Accuracy of the worst client that was held out"),
     ] : []),
     { key: "clusters_found", title: "Clusters", num: true, hint: "found of true", text: clusters },
-    { key: "pairs_right", title: "Pairs right, %", num: true, text: right },
+    any("pairs_right") && { key: "pairs_right", title: "Pairs right, %", num: true, text: right },
     { key: "bytes", title: "Bytes", num: true, text: (row) => bytes(row.bytes) },
     { key: "seconds", title: "Time", num: true, text: (row) => seconds(row.seconds) },
-  ];
+  ].filter(Boolean);
 }
 
 function runsSection() {
@@ -56,7 +61,7 @@ function runsSection() {
 
 function searched(row) {
   const words = [row.name, row.algorithm, row.dataset, row.shift, shiftName(row.shift), row.group];
-  return `${words.join(" ")} level ${row.level} seed ${row.seed}`.toLowerCase();
+  return `${words.join(" ")} ${there(levelOf(row)) ? `level ${row.level} ` : ""}seed ${row.seed}`.toLowerCase();
 }
 
 function runFilters(rows, choose) {
@@ -78,7 +83,7 @@ function unfinishedPart() {
     { key: "name", title: "Run", head: true },
     { key: "algorithm", title: "Algorithm" },
     SHIFT_COLUMN,
-    { key: "level", title: "Level", num: true },
+    LEVEL_COLUMN,
     { key: "seed", title: "Seed", num: true },
     { key: "rounds_done", title: "Rounds done", num: true, text: (row) => `${row.rounds_done} of ${row.rounds ?? "?"}` },
     { key: "command", title: "Command", class: "words", cell: (row) => el("code", {}, row.command) },
