@@ -237,7 +237,7 @@ NAMED = {
 def people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """27 people in 25 clusters, without truth."""
     folder = tmp_path_factory.mktemp("people") / "people"
-    told = {"shift": "none", "dataset": "npz", "data_dir": "/data/wrists.npz"}
+    told: dict[str, Any] = {"shift": "none", "dataset": "npz", "data_dir": "/data/wrists.npz"}
     return write_report([write_run(folder, clients=27, clusters=25, samples=False, result=NAMED, **told)], None)
 
 
