@@ -23,12 +23,14 @@ RANKS = (
     {"studies", "deploy"},
     {"library"},
     {"serve"},
-    {"cli"},
+    {"cli", "client"},
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 LATE = {"kneed", "pooch", "plotly", "flwr", "opendp", "dp_accounting", "tensorboard", "mlflow", "ray", "pfl", "ot"}
 LATE |= {"onnx", "onnxruntime", "fastapi", "starlette", "uvicorn", "prometheus_client", "httpx"}
+SERVICE = SOURCE / "fedflux" / "serve" / "service"
 HOME = {"flwr": SOURCE / "fedflux" / "deploy" / "flower"}
+HOME |= dict.fromkeys(("fastapi", "starlette", "uvicorn", "prometheus_client"), SERVICE)
 """Where an optional package may be loaded on import: rooms that nobody enters without it."""
 
 

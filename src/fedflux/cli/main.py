@@ -31,6 +31,8 @@ COMMANDS = {
     "report": Command("Make one self-contained HTML page of runs.", "keeping", TRAIN),
     "predict": Command("Place clients that a run has never seen, and predict for them.", "using", USE),
     "export": Command("Write a bundle to serve new clients with, or one client's model.", "using", USE),
+    "serve": Command("Serve a bundle: place clients, hand out models, answer.", "serving", USE),
+    "keys": Command("Make, list and revoke API keys of a service.", "serving", USE),
     "cluster": Command("Cluster a run's descriptors again with another clusterer.", "keeping", STUDY),
     "partition": Command("Write a shifted federation to disk, for use elsewhere.", "keeping", STUDY),
     "fidelity": Command("Measure how far descriptor distances are from W2.", "measuring", STUDY),
@@ -63,7 +65,8 @@ class Commands(TyperGroup):
 def load_command(name: str) -> Any:
     """A command with its flags, in a process that is tuned for long work."""
     module: Any = import_module(f"fedflux.cli.{COMMANDS[name].module}")
-    import_module("fedflux.engine.allocator").keep_freed_memory()
+    if COMMANDS[name].module != "serving":  # which never loads torch
+        import_module("fedflux.engine.allocator").keep_freed_memory()
     group: Any = get_command(module.app)
     return group.commands[name]
 

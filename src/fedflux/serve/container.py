@@ -40,7 +40,9 @@ class Files:
     """The digest of the manifest, hence of everything."""
     contents: Mapping[str, bytes]
     digests: Mapping[str, str]
-    signed: bool
+    manifest: bytes
+    signature: bytes | None = None
+    signed: bool = False
     """Whether a key that the reader trusts signed it."""
 
     def __getitem__(self, name: str) -> bytes:
@@ -51,7 +53,7 @@ class Files:
 
 def write_files(out: Path, contents: Mapping[str, bytes], key: Any = None) -> str:
     """Write a bundle to a folder, or to one file where `out` ends with .zip; the manifest comes last. Its digest."""
-    listed = {name: {"sha256": _digest(content), "bytes": len(content)} for name, content in sorted(contents.items())}
+    listed = {name: {"sha256": digest_of(content), "bytes": len(content)} for name, content in sorted(contents.items())}
     manifest = as_json({"what": WHAT, "format": FORMAT, "files": listed})
     last = {MANIFEST: manifest} if key is None else {SIGNATURE: key.sign(manifest).hex().encode(), MANIFEST: manifest}
     if out.suffix == ".zip":
@@ -63,13 +65,13 @@ def write_files(out: Path, contents: Mapping[str, bytes], key: Any = None) -> st
             write_bytes(out, packed.getvalue())
         except OSError as error:
             raise FedfluxError(f"cannot write a bundle to {out}: {error.strerror}") from error
-        return _digest(manifest)
+        return digest_of(manifest)
     folder = make_folder(out, "bundle", MANIFEST, {"what", "files"})
     _clear(folder, {*contents, *last})
     for name, content in {**contents, **last}.items():
         (folder / name).parent.mkdir(exist_ok=True)
         write_bytes(folder / name, content)
-    return _digest(manifest)
+    return digest_of(manifest)
 
 
 def _clear(folder: Path, kept: set[str]) -> None:
@@ -97,16 +99,24 @@ def read_files(path: Path, trusted: Any = None) -> Files:
             if name not in source.names:
                 raise FedfluxError(f"{path}: {name} is missing; make the bundle again")
             content = source.read(name, told["bytes"])
-            if len(content) != told["bytes"] or _digest(content) != told["sha256"]:
+            if len(content) != told["bytes"] or digest_of(content) != told["sha256"]:
                 raise FedfluxError(f"{path}: {name} was changed or cut off since the bundle was made; make it again")
             contents[name] = content
     finally:
         source.close()
     digests = {name: str(told["sha256"]) for name, told in listed.items()}
-    return Files(_digest(manifest), contents, digests, trusted is not None)
+    return Files(digest_of(manifest), contents, digests, manifest, signature, trusted is not None)
 
 
-def _listed(path: Path, manifest: bytes) -> dict[str, dict[str, Any]]:
+def check_manifest(where: str, manifest: bytes, signature: bytes | None, trusted: Any = None) -> dict[str, str]:
+    """The digests that a manifest names, which came without its files."""
+    listed = _listed(where, manifest)
+    if trusted is not None:
+        check_signature(where, manifest, signature, trusted)
+    return {name: str(told["sha256"]) for name, told in listed.items()}
+
+
+def _listed(path: Path | str, manifest: bytes) -> dict[str, dict[str, Any]]:
     """What the manifest names, with sizes and digests."""
     wrong = FedfluxError(f"{path}: {MANIFEST} is damaged, or that of something else; make the bundle again")
     try:
@@ -199,5 +209,6 @@ def _source(path: Path) -> "_Folder | _Zip":
     return _Zip(path)
 
 
-def _digest(content: bytes) -> str:
+def digest_of(content: bytes) -> str:
+    """SHA-256 in hexadecimal."""
     return sha256(content).hexdigest()

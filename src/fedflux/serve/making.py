@@ -133,7 +133,8 @@ class Contents:
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         """The class moments of the clusters on offer, and what models have in answers."""
         mixtures = {name: getattr(self.offer.mixtures, name) for name in MIXTURES}
-        found = {**mixtures, "prior": self.offer.prior, "parts": self.parts, "usual": self.usual}
+        base = self.offer.mixtures.tables()[3]
+        found = {**mixtures, "base": base, "prior": self.offer.prior, "parts": self.parts, "usual": self.usual}
         return {name: np.ascontiguousarray(values) for name, values in found.items()}
 
 

@@ -35,7 +35,7 @@ def _key(path: Path, private: bool) -> Any:
     return key
 
 
-def check_signature(path: Path, manifest: bytes, signature: bytes | None, trusted: Any) -> None:
+def check_signature(path: Path | str, manifest: bytes, signature: bytes | None, trusted: Any) -> None:
     """Refuse a manifest that the owner of the trusted key did not sign."""
     if signature is None:
         raise FedfluxError(f"{path} is not signed, and a trusted key was given: fedflux export --sign KEY signs")

@@ -1,0 +1,1 @@
+"""What a service keeps: API keys, the audit log, and the watch over it."""
