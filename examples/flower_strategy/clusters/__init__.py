@@ -1,0 +1,1 @@
+"""FLUX's clusters in a Flower strategy of one's own: `flwr run examples/flower_strategy`."""
