@@ -1,5 +1,6 @@
 """`import fedflux` and `fedflux --help` are light; the names that people rely on are all there."""
 
+import resource
 import subprocess
 import sys
 from ast import literal_eval
@@ -40,3 +41,16 @@ def test_every_stable_name_can_be_loaded(name: str) -> None:
 def test_a_name_that_is_not_there_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'nonsense'"):
         _ = fedflux.nonsense
+
+
+@pytest.mark.parametrize(("arguments", "most"), [(["-c", "import fedflux"], 0.3), (["-m", "fedflux", "--help"], 0.6)])
+def test_it_opens_quickly(arguments: list[str], most: float) -> None:
+    """In seconds of a core, the best of five: others may be busy on this machine."""
+    found = []
+    for _ in range(5):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        told = {"PYTHONPATH": str(SOURCE)}
+        subprocess.run([sys.executable, *arguments], env=told, capture_output=True, check=True, timeout=60)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        found.append(after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime)
+    assert min(found) < most
