@@ -34,7 +34,8 @@ from benchmarks.real_data import officehome
 
 from fedflux.data import Dataset
 from fedflux.data.sources import load
-from fedflux.data.sources.own import Part, make_dataset
+from fedflux.data.sources.own import make_dataset
+from fedflux.data.sources.part import Part
 from fedflux.runs.config import make_config
 from fedflux.runs.runner import run_config
 

@@ -11,6 +11,7 @@ from tests.algorithms.playing import SETTINGS, assert_same, engine_of, play, sma
 from fedflux.algorithms.baselines.fesem import Fesem
 from fedflux.algorithms.shared.geometry import coordinates, inner_products, squared_distances
 from fedflux.data import Federation
+from fedflux.data.truth import revealed
 from fedflux.engine import Job, Key, SimulatedEngine, Stack
 
 
@@ -67,7 +68,7 @@ def test_the_first_centres_are_k_means_of_one_round_from_the_common_model(
 
 def test_clients_with_the_same_data_look_find_each_other() -> None:
     federation = small("px", level=3, fraction=1.0)
-    looks = [federation._pattern(k).look for k in range(6)]
+    looks = [revealed(federation.patterns, k).look for k in range(6)]
     settings = replace(SETTINGS, clusters=len(set(looks)), training=replace(SETTINGS.training, epochs=2))
     state, _ = play(Fesem(settings), federation, engine_of(federation), 3)
     assert 1 < len(set(looks)) < 6

@@ -162,7 +162,7 @@ X, Y = np.zeros((4, 2, 2), np.uint8), [0, 1, 0, 1]
         ({"x": X.astype(str), "y": Y}, "'x' holds <U"),
         ({"x": X + np.nan, "y": Y, "x_test": X + 0.0, "y_test": Y}, "row 0 of 'x' holds NaN"),
         ({"x": X + np.inf, "y": Y, "client": list("aabb")}, "row 0 (client 'a') of 'x' holds NaN or infinite"),
-        ({"x": X, "y": [0, 1, np.nan, 1]}, "label nan of row 2 in 'y'"),
+        ({"x": X, "y": [0, 1, np.nan, 1]}, "row 2 in 'y' has no label; clients without labels need names"),
         ({"x": X, "y": [0, 1, 0.5, 1]}, "label 0.5 of row 2 in 'y'; give integers or text"),
         ({"x": X, "y": [Y]}, "4 examples in 'x' but 1 in 'y'"),
         ({"x": X, "y": Y, "x_test": X, "y_test": list("abab")}, "labels are text in one part and numbers in another"),

@@ -83,8 +83,11 @@ def test_more_clients_than_examples(shift) -> None:
         (lambda: partition(owned([5, 5]), Partition(clients=3)), "its own 2 clients; 3 were asked for"),
         (lambda: partition(owned([5, 5]), Partition("dirichlet")), "split by client already"),
         (lambda: partition(owned([5, 5]), Partition(quantity_skew=0.5)), "split by client already"),
-        (lambda: partition(owned([5, 0]), Partition()), "client 1 keeps no training example"),
-        (lambda: partition(owned([5, 0]), Partition(data_fraction=0.5)), "client 1 keeps no training example"),
+        (lambda: partition(owned([5, 0]), Partition()), "client 'hospital 1' has no record"),
+        (
+            lambda: partition(owned([5, 0]), Partition(data_fraction=0.5)),
+            "client 'hospital 1' has no record to train with",
+        ),
     ],
 )
 def test_what_is_refused(how, says) -> None:

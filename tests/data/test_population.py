@@ -58,7 +58,7 @@ def test_made_on_demand_or_at_once(shift, samples, monkeypatch: pytest.MonkeyPat
 
 def test_a_client_without_examples_is_found_when_it_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "EAGER", 0)
-    assert "client 1 keeps no training example" in error_of(lambda: partition(owned([5, 0]), Partition()))
+    assert "client 'hospital 1' has no record to train with" in error_of(lambda: partition(owned([5, 0]), Partition()))
     federation = partition(pictures(), Partition("py", 8, 200))  # one example each, three classes kept of ten
     shares = partition(pictures(), Partition("none", 8, 200))
     y = pictures().train.y

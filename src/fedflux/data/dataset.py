@@ -7,6 +7,7 @@ from hashlib import sha256
 import numpy as np
 from numpy.typing import NDArray
 
+from fedflux.data.labelled import Split
 from fedflux.data.scaling import PIXELS, Scaling
 from fedflux.data.shifts.domains import Domains
 from fedflux.data.tasks import Task, task_of
@@ -65,6 +66,15 @@ class Dataset:
             raise FedfluxError(f"{self.name}: the training part holds no example")
         _check_clients(self)
         _check_domains(self)
+
+    def part(self, split: Split) -> Examples:
+        """The examples that a split of clients' is taken from: validation parts are cut off training."""
+        return self.test if split == "test" else self.train
+
+    @cached_property
+    def some_unlabelled(self) -> bool:
+        """Whether there are clients that nobody can score."""
+        return bool((self.test.y == UNLABELLED).any())
 
     @property
     def input_shape(self) -> tuple[int, ...]:

@@ -10,13 +10,15 @@ from numpy.typing import NDArray
 
 from fedflux.data.cache import ByteCache
 from fedflux.data.cohort import Cohort
-from fedflux.data.dataset import Dataset
+from fedflux.data.dataset import UNLABELLED, Dataset
 from fedflux.data.labelled import Labelled, Split
 from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
-from fedflux.data.shifts.drift import Epoch, Epochs, Stage, blended, chunk_positions
+from fedflux.data.shifts.drift import Epoch, Epochs, Stage, blended, sample_positions
 from fedflux.data.shifts.patterns import Pattern
+from fedflux.data.sources.handed.federations import FromOwnData
 from fedflux.data.tasks import Task
+from fedflux.data.truth import LockedPatterns, revealed
 from fedflux.errors import FedfluxError
 from fedflux.streams import stream
 
@@ -27,7 +29,7 @@ DERIVED = 4
 
 
 @dataclass(frozen=True, eq=False)
-class Federation:
+class Federation(FromOwnData):
     """K clients with train, validation and test parts and, when simulated, a true cluster each."""
 
     dataset: Dataset
@@ -130,11 +132,11 @@ class Federation:
         """The same clients with the truth and the patterns locked away: what an ordinary algorithm is given."""
         if self._blind:
             return self
-        locked: Sequence[Pattern] = _Locked(self.patterns)
+        locked: Sequence[Pattern] = LockedPatterns(self.patterns)
         dataset = replace(self.dataset, client_clusters=None, domains=None)
         epochs = self._epochs
         if epochs is not None:
-            drawn = tuple(Epoch(one.rows, _Locked(one.patterns), None) for one in epochs.drawn)
+            drawn = tuple(Epoch(one.rows, LockedPatterns(one.patterns), None) for one in epochs.drawn)
             epochs = replace(epochs, drawn=drawn)
         newer = None if self._newer is None else (self._newer[0].blind(), self._newer[1])
         return replace(
@@ -228,7 +230,7 @@ class Federation:
         held = self._cache.get(key)
         if held is None:
             held = self._make(client, split)
-            self._cache.put(key, held, _bytes(held), self.cache_bytes)
+            self._cache.put(key, held, held.nbytes, self.cache_bytes)
         copies = self.copies(split)
         return held if copies == 1 else replace(held, copies=copies)
 
@@ -245,23 +247,24 @@ class Federation:
 
     def groups(self, client: int, split: Split) -> NDArray[np.int64] | None:
         """The group of each of a client's stored examples, None where the data knows of none. Makes no image."""
-        source = self.dataset.test if split == "test" else self.dataset.train
-        return None if source.group is None else source.group[self.source_rows(client, split)]
+        group = self.dataset.part(split).group
+        return None if group is None else group[self.source_rows(client, split)]
 
     def labels(self, client: int, split: Split) -> NDArray[np.int64]:
         """The labels of a client's stored examples as it gives them, without making any image."""
         if self._is_derived:
             return self.materialise(client, split).y.numpy()
-        source = self.dataset.test if split == "test" else self.dataset.train
-        return self._pattern(client).labels(source.y[self.source_rows(client, split)])
+        return revealed(self.patterns, client).labels(self.dataset.part(split).y[self.source_rows(client, split)])
+
+    def scorable(self, client: int) -> bool:
+        """Whether a client has test examples and somebody knows their labels, some of them where there are several."""
+        known = self.dataset.test.y[self.source_rows(client, "test")] != UNLABELLED
+        return bool(known.all() if known.ndim == 1 else known.any()) and len(known) > 0
 
     @property
     def _is_derived(self) -> bool:
         """Whether clients hold a part of their rows, or rows of two patterns."""
         return self.most is not None or self.part is not None or self._newer is not None
-
-    def _pattern(self, client: int) -> Pattern:
-        return self.patterns.reveal(client) if isinstance(self.patterns, _Locked) else self.patterns[client]
 
     def _turns(self, client: int, split: Split) -> tuple[NDArray[np.int64], ...]:
         """Positions of the old and of the new pattern's examples, while one takes over from the other."""
@@ -280,11 +283,11 @@ class Federation:
     def _shown(self, client: int, split: Split) -> tuple[NDArray[np.generic], NDArray[np.int64]]:
         """All of a client's inputs and labels as its pattern shows them."""
         rows: NDArray[np.int64] = getattr(self.rows[client], split)
-        source = self.dataset.test if split == "test" else self.dataset.train
+        source = self.dataset.part(split)
         x, y = source.x[rows], source.y[rows]
         if self.channels is not None and x.shape[1] != self.channels:
             x = np.repeat(x, self.channels, axis=1)
-        x, y = self._pattern(client).transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
+        x, y = revealed(self.patterns, client).transform(x, y, stream(self.seed, f"soft looks {split}", client=client))
         if self._newer is None:
             return x, y
         kept, taken = self._turns(client, split)
@@ -293,13 +296,7 @@ class Federation:
 
     def _chosen(self, client: int, rows: NDArray[np.int64]) -> NDArray[np.int64]:
         """Positions of the training examples that a sample or a chunk holds."""
-        if self.part is not None:
-            group = self.dataset.train.group
-            unit = rows if group is None else group[rows]
-            return chunk_positions(unit, *self.part, stream(self.seed, "chunks", client=client))
-        if self.most is None or len(rows) <= self.most:
-            return np.arange(len(rows))
-        return np.sort(stream(self.seed, "limited", client=client).choice(len(rows), self.most, replace=False))
+        return sample_positions(rows, self.dataset.train.group, self.part, self.most, self.seed, client)
 
     def _make(self, client: int, split: Split) -> Labelled:
         rows = self._rows(client, split)
@@ -318,23 +315,3 @@ def _blank(kind: type[Federation]) -> Federation:
 
 def _derive(origin: Federation, name: str, told: tuple[Any, ...]) -> Federation:
     return origin._kept(name, *told)
-
-
-class _Locked(Sequence[Pattern]):
-    """Patterns that data making may use and algorithms may not read, since a pattern is the true cluster by content."""
-
-    def __init__(self, patterns: Sequence[Pattern]) -> None:
-        self._patterns = patterns
-
-    def reveal(self, client: int) -> Pattern:
-        return self._patterns[client]
-
-    def __len__(self) -> int:
-        return len(self._patterns)
-
-    def __getitem__(self, index: object) -> Pattern:  # type: ignore[override]
-        raise FedfluxError("this algorithm may not read the clients' patterns")
-
-
-def _bytes(examples: Labelled) -> int:
-    return examples.x.nbytes + examples.y.nbytes + examples.rows.nbytes

@@ -44,6 +44,11 @@ class Labelled(Features):
         """The same inputs with their labels left behind."""
         return Features(self.x, copies=self.copies)
 
+    @property
+    def nbytes(self) -> int:
+        """What it takes of memory."""
+        return self.x.nbytes + self.y.nbytes + self.rows.nbytes
+
     def repeated(self) -> "Labelled":
         """The same examples with every copy made: for what leaves the library."""
         times = self.copies

@@ -104,7 +104,7 @@ def populate(dataset: Dataset, how: Partition) -> Population:
     """The clients that train, and those that are held out of training."""
     roles = _roles(dataset, how)
     _check_images(dataset, how)
-    _check_several(dataset, how)
+    _check_labels(dataset, how)
     drift = Drift() if how.drift is None else Drift.parse(how.drift)
     drawn = [_draw(dataset, how, roles, epoch) for epoch in range(drift.epochs)]
     truths: Sequence[Numbers | None] = [None] * drift.epochs
@@ -184,7 +184,7 @@ class _Rows:
         else:
             rows = self._dealt(client)
         if len(rows.train) == 0 and client not in self.unseen:
-            raise _nothing(client, self.how)
+            raise _nothing(self.dataset, client, self.how)
         return rows
 
     def _dealt(self, client: int) -> ClientRows:
@@ -208,7 +208,7 @@ def _rows(dataset: Dataset, how: Partition, patterns: Sequence[Pattern], unseen:
         shares = _deal(dataset, how, len(patterns))
         for client, share in enumerate(shares[0]):
             if len(share) == 0 and client not in unseen:
-                raise _nothing(client, how)
+                raise _nothing(dataset, client, how)
         return _Rows(dataset, how, patterns, shares, (), None, unseen)
     everything = _fraction(np.arange(len(train)), how, 0), np.arange(len(test))
     if dataset.domains is None:
@@ -240,7 +240,10 @@ def _drawn(dataset: Dataset, how: Partition, rows: tuple[Rows, Rows], tests: int
     )
 
 
-def _nothing(client: int, how: Partition) -> FedfluxError:
+def _nothing(dataset: Dataset, client: int, how: Partition) -> FedfluxError:
+    if dataset.client_names is not None and how.shift == "none":
+        words = "has no record to train with; give it some, or leave out its name"
+        return FedfluxError(f"{dataset.name}: client '{dataset.client_names[client]}' {words}")
     if how.shift == "none":
         return FedfluxError(f"client {client} keeps no training example; use fewer clients or more data")
     return FedfluxError(
@@ -297,12 +300,15 @@ def _check_images(dataset: Dataset, how: Partition) -> None:
         raise FedfluxError(f"{how.shift} rotates and colours grey or RGB images; {what}: choose another --shift")
 
 
-def _check_several(dataset: Dataset, how: Partition) -> None:
-    if dataset.task.several and set(shift_parts(how.shift)) - {"none", "px", "pygx"}:
-        words = (
-            f"{how.shift} deals or draws records by their one class, and those of {dataset.name} have several labels"
-        )
+def _check_labels(dataset: Dataset, how: Partition) -> None:
+    """Refuse shifts of labels where records have several, or where clients have none."""
+    parts = set(shift_parts(how.shift)) - {"none", "px"}
+    if dataset.task.several and parts - {"pygx"}:
+        words = f"{how.shift} deals records by their one class, and those of {dataset.name} have several labels"
         raise FedfluxError(f"{words}: choose --shift none, px or pygx")
+    if parts and dataset.some_unlabelled:
+        words = f"{how.shift} deals and changes labels, and some clients of {dataset.name} have none"
+        raise FedfluxError(f"{words}: choose --shift none or px")
 
 
 def _channels(dataset: Dataset, how: Partition) -> int | None:

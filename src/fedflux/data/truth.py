@@ -6,6 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.shifts.patterns import Pattern, pattern_truth
+from fedflux.errors import FedfluxError
 
 UNKNOWN = -1
 """The cluster of a client of which the data does not tell it."""
@@ -36,3 +37,25 @@ def _joined(own: NDArray[np.int64], drawn: NDArray[np.int64], training: int) -> 
     joined = np.array(found, dtype=np.int64).reshape(drawn.shape)
     joined[:, own == UNKNOWN] = UNKNOWN
     return joined
+
+
+class LockedPatterns(Sequence[Pattern]):
+    """Patterns that data making may use and algorithms may not read, since a pattern is the true cluster by content."""
+
+    def __init__(self, patterns: Sequence[Pattern]) -> None:
+        self._patterns = patterns
+
+    def reveal(self, client: int) -> Pattern:
+        """The pattern of client k."""
+        return self._patterns[client]
+
+    def __len__(self) -> int:
+        return len(self._patterns)
+
+    def __getitem__(self, index: object) -> Pattern:  # type: ignore[override]
+        raise FedfluxError("this algorithm may not read the clients' patterns")
+
+
+def revealed(patterns: Sequence[Pattern], client: int) -> Pattern:
+    """The pattern of a client, locked or not: for whatever makes its data."""
+    return patterns.reveal(client) if isinstance(patterns, LockedPatterns) else patterns[client]

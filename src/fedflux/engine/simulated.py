@@ -127,7 +127,10 @@ class SimulatedEngine:
 
     def evaluate(self, predictors: Sequence[Predictor], cohort: Cohort, split: Split) -> Scores:
         """Accuracy of every member with each predictor."""
-        return Scores(self.backend.evaluate([self.resolved(one, cohort.ids) for one in predictors], cohort, split))
+        scores = self.backend.evaluate([self.resolved(one, cohort.ids) for one in predictors], cohort, split)
+        if split == "test" and cohort.federation.dataset.some_unlabelled:
+            scores[:, [not cohort.federation.scorable(client) for client in cohort]] = np.nan
+        return Scores(scores)
 
     def predict(self, predictor: Predictor, features: Sequence[Features]) -> list[NDArray[np.float32]]:
         """Class probabilities of images: for whoever holds them, never for a server."""

@@ -10,7 +10,10 @@ from tqdm.auto import tqdm
 
 from fedflux.algorithms.registry import name_of
 from fedflux.clustering import name_of_clusterer
-from fedflux.data import Federation
+from fedflux.data import Dataset, Federation
+from fedflux.data.shifts.patterns import Pattern
+from fedflux.data.sources import OWN
+from fedflux.errors import FedfluxError
 from fedflux.library.result import Result
 from fedflux.models import OwnModel
 from fedflux.runs.config import make_config, warn_unread
@@ -34,7 +37,7 @@ def run(
     """Train one algorithm on one federation; see `fedflux.run`."""
     own = None if model is None or isinstance(model, str) else OwnModel.of(model)
     requested = {
-        **({} if federation is None else {"dataset": "npz"}),
+        **({} if federation is None else _settings_of(federation)),
         **options,
         "model": model if own is None else own.name,
         "algorithm": None if algorithm is None else name_of(algorithm),
@@ -47,11 +50,27 @@ def run(
         requested = {"store": "none", **requested}
     config = make_config({**requested, "out": str(out)})
     warn_unread(config, stacklevel=4)
-    dataset = None if federation is None else federation.dataset
+    dataset = None if federation is None else _dataset_of(federation)
     listeners = [on_round] if callable(on_round) else list(on_round)
     with bar_of(config.rounds, config.algorithm, progress) as show:
         found = run_config(config, _all_of([show, *listeners]), dataset, model=own, metrics=metrics)
     return Result(found, Path(out), keeper)
+
+
+def _settings_of(federation: Federation) -> dict[str, Any]:
+    """The name of the source whose settings fit people's own data, in a file or not; as many clients as it has."""
+    name = federation.dataset.name
+    count = {} if federation.names is not None else {"clients": len(federation)}
+    return {"dataset": name if name in OWN else "npz", **count}
+
+
+def _dataset_of(federation: Federation) -> Dataset:
+    """All that a federation of people's own data is; it is dealt again, since the run's seed and shift decide how."""
+    plain = (pattern == Pattern() for pattern in federation.patterns)
+    if federation is not federation.origin or not all(plain):
+        words = "its clients are simulated or a part of others: name the dataset and the shift instead"
+        raise FedfluxError(f"this federation cannot be run as it is: {words}, as in run(dataset=…, shift=…)")
+    return federation.dataset
 
 
 def _all_of(listeners: Sequence[Listener]) -> Listener:

@@ -36,7 +36,7 @@ class Measured:
 
     def add(self, phase: str, predictor: Predictor, cohort: Cohort) -> None:
         """Score what these clients answer with on their test parts."""
-        holders = cohort.only(k for k in cohort if cohort.federation.size(k, "test"))
+        holders = cohort.only(k for k in cohort if cohort.federation.scorable(k))
         rows = np.isin(cohort.ids, holders.ids)
         resolved = self.engine.resolved(predictor, cohort.ids)
         weights = resolved.weights[rows]

@@ -46,6 +46,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     "folder": OWN_DATA,
     "npz": OWN_DATA,
+    "csv": OWN_DATA,
 }
 """What differs from the defaults on a dataset: the paper's settings where it has them (App. "Models and Hyper-parameter
 Settings").

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.errors import FedfluxError
+from fedflux.streams import stream
 
 FORMS = "after:4 or after:4,7, gradual:4-7, recurring:3, test, or one of the first three with +test"
 
@@ -178,3 +179,23 @@ def chunk_positions(
     chunk = rng.permutation(len(distinct)) * count // max(len(distinct), 1)
     mine = chunk[inverse.reshape(-1)]
     return np.flatnonzero((mine >= first) & (mine < last))
+
+
+def sample_positions(
+    rows: NDArray[np.int64],
+    group: NDArray[np.int64] | None,
+    part: tuple[int, int, int] | None,
+    most: int | None,
+    seed: int,
+    client: int,
+) -> NDArray[np.int64]:
+    """Positions of a client's training rows that chunks of them hold, or else a sample of at most `most`.
+
+    `group` has a number for every row of the dataset's training part.
+    """
+    if part is not None:
+        unit = rows if group is None else group[rows]
+        return chunk_positions(unit, *part, stream(seed, "chunks", client=client))
+    if most is None or len(rows) <= most:
+        return np.arange(len(rows))
+    return np.sort(stream(seed, "limited", client=client).choice(len(rows), most, replace=False))

@@ -16,6 +16,7 @@ from fedflux.data.sources.natural.chest import load_chexpert, load_nih
 from fedflux.data.sources.natural.heart_disease import load_heart_disease
 from fedflux.data.sources.natural.officehome import load_officehome
 from fedflux.data.sources.npz import load_npz
+from fedflux.data.sources.table import load_csv
 from fedflux.errors import FedfluxError, unknown
 from fedflux.plugins import find
 
@@ -32,7 +33,10 @@ SOURCES: dict[str, Callable[[Path | None], Dataset]] = {
     "heart-disease": load_heart_disease,
     "folder": load_folder,
     "npz": load_npz,
+    "csv": load_csv,
 }
+OWN = ("folder", "npz", "csv")
+"""Sources of people's own data."""
 
 PIXELS: dict[str, tuple[float, float]] = {
     "digits": (0.306, 0.376),
@@ -68,14 +72,15 @@ def load(name: str, data_dir: Path | None = None) -> Dataset:
     if not isinstance(dataset, Dataset):
         raise FedfluxError(f"dataset '{name}' gives {type(dataset).__name__}, not fedflux.data.Dataset")
     if name not in PUBLIC:
-        _warn_dependent(name, dataset)
+        warn_dependent(dataset, stacklevel=3)
     known = PIXELS.get(name)
     return dataset if known is None else replace(dataset, scaling=Scaling("pixels", known[:1], known[1:]))
 
 
-def _warn_dependent(name: str, dataset: Dataset) -> None:
+def warn_dependent(dataset: Dataset, stacklevel: int = 4) -> None:
     """Say where records seem to belong together and no groups are given: they would be taken for independent."""
     signs = dependence(dataset.train)
     if signs is not None:
         advice = "if several come from one person, recording or device, say so by groups (docs/groups.md)"
-        warnings.warn(f"{name}: {signs}; {advice}, else clients that differ in nothing may be split", stacklevel=3)
+        words = f"{dataset.name}: {signs}; {advice}, else clients that differ in nothing may be split"
+        warnings.warn(words, stacklevel=stacklevel)

@@ -10,7 +10,9 @@ from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.scaling import Requested
-from fedflux.data.sources.own import Part, make_dataset
+from fedflux.data.sources.files import only_file
+from fedflux.data.sources.own import make_dataset
+from fedflux.data.sources.part import Part
 from fedflux.errors import FedfluxError, unknown
 
 _KEYS = (
@@ -23,7 +25,7 @@ Array = NDArray[np.generic]
 
 def load_npz(data_dir: Path | None = None) -> Dataset:
     """The dataset of an .npz file; `data_dir` is its path, or a folder that holds exactly one."""
-    file = _file(data_dir)
+    file = only_file("npz", data_dir)
     arrays = read_arrays(file)
     _check_keys(file, arrays)
     train = Part(arrays["x"], arrays["y"], arrays.get("client"), arrays.get("group"), arrays.get("cluster"))
@@ -55,20 +57,6 @@ def _scale(file: Path, arrays: dict[str, Array]) -> Requested:
         if scale == known:
             return known  # type: ignore[no-any-return]
     raise FedfluxError(f"{file}: 'scale' is '{scale}'; give {', '.join(get_args(Requested))}")
-
-
-def _file(data_dir: Path | None) -> Path:
-    if data_dir is None:
-        raise FedfluxError("npz: no data folder given; give the path of the .npz file or of the folder that holds it")
-    if not data_dir.exists():
-        raise FedfluxError(f"npz: {data_dir} does not exist; give an .npz file or the folder that holds it")
-    if not data_dir.is_dir():
-        return data_dir
-    files = sorted(file for file in data_dir.glob("*.npz") if not file.name.startswith("."))
-    if len(files) != 1:
-        found = ", ".join(file.name for file in files) or "none"
-        raise FedfluxError(f"npz: {data_dir} must hold exactly one .npz file, found {found}")
-    return files[0]
 
 
 def read_arrays(file: Path) -> dict[str, Array]:

@@ -5,38 +5,21 @@ alike. Nothing is guessed of inputs but this: bytes are pixels, and pixels are i
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import get_args
 
 import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.dataset import UNLABELLED, Dataset, Examples
 from fedflux.data.scaling import Requested, chosen
+from fedflux.data.sources.part import Array, Part, check_apart, set_apart
 from fedflux.data.splits import hold_out
 from fedflux.data.tasks.several import has_several, several_labels
 from fedflux.data.truth import UNKNOWN
 from fedflux.errors import FedfluxError
 
-Array = NDArray[np.generic]
 Index = NDArray[np.int64]
-Names = tuple[str, ...]
-
-
-@dataclass(frozen=True, eq=False)
-class Part:
-    """Records as they came: inputs, and for each of them a label, and where known its client, group and cluster."""
-
-    x: Array
-    y: Array | None
-    client: Array | None = None
-    group: Array | None = None
-    cluster: Array | None = None
-    ending: str = ""
-    """What names of arrays end with in this part, such as `_test`."""
-
-    def named(self, key: str) -> str:
-        """The name under which the user knows an array."""
-        return f"'{key}{self.ending}'"
 
 
 def make_dataset(
@@ -45,39 +28,76 @@ def make_dataset(
     train: Part,
     test: Part | None = None,
     *,
+    unlabelled: Sequence[Part] = (),
     class_names: Sequence[str] | None = None,
     client_names: Sequence[str] | None = None,
     scale: Requested = "auto",
 ) -> Dataset:
-    """The dataset of these parts; without a test part, 20 % of every client's records become one.
+    """The dataset of these parts; where nobody who trains has a test part, 20 % of every client's records become one.
 
-    `client_names` are the names in their order; clients in the test part alone may be among them or not. `where` is
-    what messages begin with: the file, or what the user called.
+    Records without labels, which come as parts of their own or among the others, join the test part: their clients
+    are answered and not scored. `client_names` are the names in their order; clients in the test part alone may be
+    among them or not. `where` is what messages begin with: the file, or what the user called.
     """
-    parts = [train] if test is None else [train, test]
-    for part in parts:
-        _check_lengths(where, part)
-    inputs = [_inputs(where, part, scale) for part in parts]
+    if scale not in get_args(Requested):
+        raise FedfluxError(f"{where}: scale '{scale}'; give {', '.join(get_args(Requested))}")
+    for part in (train, test, *unlabelled):
+        if part is not None:
+            _check_lengths(where, part)
+    if len(train.x) == 0:
+        raise FedfluxError(f"{where}: {train.named('x')} holds no example")
+    train, *rest = (one for one in set_apart(where, train) if one is not None)
+    if test is not None:
+        test, *others = (one for one in set_apart(where, test) if one is not None)
+        rest += others
+    rest += unlabelled
+    check_apart(where, test, rest)
+    if len(train.x) == 0 or train.y is None:
+        raise FedfluxError(f"{where}: nobody has labels to train with; a federation needs clients that do")
+    parts = [train, *([] if test is None else [test]), *rest]
+    inputs = _alike(where, parts, [_inputs(where, part, scale) for part in parts])
+    labels, names = _numbered_labels(where, parts, class_names)
+    owners, clients = _numbered_clients(where, parts, client_names)
+    for part, x in zip(parts, inputs, strict=True):
+        _check_finite(where, part, x)
+    groups = _numbered_groups(where, parts)
+    clusters = None if train.cluster is None or owners[0] is None else _clusters(where, parts, owners, clients)
+    made = [Examples(*arrays) for arrays in zip(inputs, labels, owners, groups, strict=True)]
+    if test is None or _strangers(owners[0], owners[1]):
+        made[:1] = hold_out(made[0])
+    known = None if owners[0] is None else tuple(clients)
+    return Dataset(
+        *(name, made[0], _joined(made[1:]), len(names), known, clusters),
+        scaling=chosen(scale, inputs[0]),
+        class_names=tuple(map(str, names)),
+    )
+
+
+def _strangers(training: Index | None, tested: Index | None) -> bool:
+    """Whether nobody who trains is in the test part."""
+    return training is not None and tested is not None and not np.isin(tested, training).any()
+
+
+def _alike(where: str, parts: Sequence[Part], inputs: list[Array]) -> list[Array]:
+    """Inputs of one type: bytes are not mixed with other numbers, since they mean pixels."""
     if len({one.dtype == np.uint8 for one in inputs}) > 1:
         kinds = " but ".join(f"{part.named('x')[1:-1]} is {x.dtype}" for part, x in zip(parts, inputs, strict=True))
         raise FedfluxError(f"{where}: {kinds}; store both alike")
-    if len(inputs) > 1 and inputs[0].dtype != inputs[1].dtype:
-        inputs = [one.astype(np.result_type(*inputs)) for one in inputs]
-    if len(inputs[0]) == 0:
-        raise FedfluxError(f"{where}: {train.named('x')} holds no example")
-    labels, names = _numbered_labels(where, parts, class_names)
-    owners, clients = _numbered_clients(where, parts, client_names)
-    for part, x, owner in zip(parts, inputs, owners, strict=True):
-        _check_finite(where, part, x, None if owner is None else [clients[k] for k in owner.tolist()])
-    groups = _numbered_groups(where, parts)
-    clusters = None if train.cluster is None or owners[0] is None else _clusters(where, train, owners[0], clients)
-    made = [Examples(*arrays) for arrays in zip(inputs, labels, owners, groups, strict=True)]
-    if len(made) == 1:
-        made = list(hold_out(made[0]))
-    known = None if owners[0] is None else tuple(clients)
-    return Dataset(
-        name, made[0], made[1], len(names), known, clusters, chosen(scale, inputs[0]), tuple(map(str, names))
-    )
+    for part, x in zip(parts, inputs, strict=True):
+        if x.shape[1:] != inputs[0].shape[1:]:
+            words = f"inputs of shape {x.shape[1:]} in {part.named('x')}, but training has {inputs[0].shape[1:]}"
+            raise FedfluxError(f"{where}: {words}")
+    wanted = np.result_type(*inputs)
+    return [one.astype(wanted, copy=False) for one in inputs]
+
+
+def _joined(parts: Sequence[Examples]) -> Examples:
+    """Several parts as one."""
+    if len(parts) == 1:
+        return parts[0]
+    x, y, client, group = ([getattr(one, key) for one in parts] for key in ("x", "y", "client", "group"))
+    owner, groups = (None if one[0] is None else np.concatenate(one) for one in (client, group))
+    return Examples(np.concatenate(x), np.concatenate(y), owner, groups)
 
 
 def _check_lengths(where: str, part: Part) -> None:
@@ -116,16 +136,13 @@ def _inputs(where: str, part: Part, scale: Requested) -> Array:
     return np.ascontiguousarray(x)
 
 
-def _check_finite(where: str, part: Part, x: Array, owners: Sequence[str] | None) -> None:
+def _check_finite(where: str, part: Part, x: Array) -> None:
     if x.dtype.kind != "f":
         return
     bad = ~np.isfinite(x).reshape(len(x), -1).all(axis=1)
     if bad.any():
-        row = int(np.flatnonzero(bad)[0])
-        whose = "" if owners is None else f" (client '{owners[row]}')"
-        raise FedfluxError(
-            f"{where}: row {row}{whose} of {part.named('x')} holds NaN or infinite values; clean the data"
-        )
+        place = part.at(int(np.flatnonzero(bad)[0]))
+        raise FedfluxError(f"{where}: {place} of {part.named('x')} holds NaN or infinite values; clean the data")
 
 
 def _numbered_labels(
@@ -173,7 +190,7 @@ def _labels(where: str, part: Part) -> Array | None:
         values = y.astype(np.float64)
         odd = np.flatnonzero(~np.isfinite(values) | (values != np.round(values)))
         if len(odd):
-            raise FedfluxError(f"{where}: label {y[odd[0]]} of row {odd[0]} in {name}; give integers or text")
+            raise FedfluxError(f"{where}: label {y[odd[0]]} of {part.at(int(odd[0]))} in {name}; give integers or text")
         y = y.astype(np.int64)
     if y.dtype.kind == "S":
         y = _text(where, name, y)
@@ -206,7 +223,8 @@ def _numbered_clients(
         stray = next(name for name in sorted_names[0] if name not in set(names))
         raise FedfluxError(f"{where}: client '{stray}' is not among client_names")
     have = set(names)
-    names += [name for one in sorted_names[1:] for name in one if name not in have]
+    later = dict.fromkeys(name for one in sorted_names[1:] for name in one if name not in have)
+    names += later
     number = {name: index for index, name in enumerate(names)}
     return [np.array([number[str(value)] for value in one.tolist()], np.int64) for one in ids], names
 
@@ -229,12 +247,14 @@ def _numbered_groups(where: str, parts: Sequence[Part]) -> list[Index | None]:
     return [None if part.group is None else next(found) for part in parts]
 
 
-def _clusters(where: str, part: Part, owner: Index, names: Sequence[str]) -> Index:
+def _clusters(where: str, parts: Sequence[Part], owners: Sequence[Index | None], names: Sequence[str]) -> Index:
     """Each client's cluster, numbered in sorted order; unknown where nobody tells it."""
-    ids, cluster = np.unique(_ids(where, part, "cluster"), return_inverse=True)
+    told = [(part, owner) for part, owner in zip(parts, owners, strict=True) if part.cluster is not None]
+    ids, cluster = np.unique(np.concatenate([_ids(where, part, "cluster") for part, _ in told]), return_inverse=True)
+    everyone = np.concatenate([owner for _, owner in told if owner is not None])
     of_client = np.full(len(names), UNKNOWN, np.int64)
     for index, name in enumerate(names):
-        held = np.unique(cluster[owner == index])
+        held = np.unique(cluster[everyone == index])
         if len(held) > 1:
             examples = " and ".join(str(ids[number]) for number in held[:2])
             raise FedfluxError(f"{where}: client '{name}' lies in clusters {examples}; a client has one cluster")

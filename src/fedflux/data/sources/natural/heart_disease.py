@@ -9,7 +9,8 @@ from sklearn.model_selection import train_test_split
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources.fetch import Originals, Remote, find_files
-from fedflux.data.sources.own import Part, make_dataset
+from fedflux.data.sources.own import make_dataset
+from fedflux.data.sources.part import Part
 from fedflux.errors import FedfluxError
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")

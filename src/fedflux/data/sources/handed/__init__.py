@@ -1,0 +1,1 @@
+"""Federations of data that is handed in from Python."""
