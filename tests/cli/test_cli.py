@@ -383,6 +383,9 @@ def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "def wide(shape, classes): return MLP(shape, classes + 1)\n"
         "def latentless(shape, classes): return nn.Flatten()\n"
         "def failing(shape, classes): raise OSError('no weights')\n"
+        "class Two(MLP):\n def forward(self, x, mask): return super().forward(x)\n"
+        "class Pair(MLP):\n def forward(self, x): return super().forward(x), x\n"
+        "class Lost(MLP):\n def forward(self, x): return super().forward(x) / 0\n"
     )
     return folder
 
@@ -457,6 +460,11 @@ BAD = {
     "factory of text": ("run --model factories:text", "must return an nn.Module, not str"),
     "factory too wide": ("run --model factories:wide", "MLP gives outputs of shape (2, 11), not (2, 10)"),
     "factory without latents": ("run --model factories:latentless", "Flatten shows no latents"),
+    "model of two inputs": ("run --model factories:Two --engine loop", "Two takes several inputs (x, mask)"),
+    "model of two inputs, stacked": ("run --model factories:Two --engine stacked", "Two takes several inputs"),
+    "model of two inputs, processes": ("run --model factories:Two --engine processes", "Two takes several inputs"),
+    "model of two outputs": ("run --model factories:Pair", "Pair.forward gives tuple, not a tensor"),
+    "model without numbers": ("run --model factories:Lost", "Lost gives outputs that are no finite numbers"),
     "factory that fails": ("run --model factories:failing", "OSError: no weights"),
     "out below a file": ("run --out {inputs}/file/run", "cannot write fedflux run to"),
     "out a file": ("run --out {inputs}/file", "cannot write fedflux run to"),

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedflux.errors import FedfluxError
 from fedflux.models import MLP, LeNet5, NamedEncoder, ResNet9, build_model
-from fedflux.models.protocol import as_encoding
+from fedflux.models.protocol import as_encoding, check_model
 
 GREY, COLOUR, SMALL = (1, 28, 28), (3, 32, 32), (1, 8, 8)
 
@@ -210,6 +210,25 @@ HEAD = "import torch\nfrom torch import nn\nfrom fedflux.models import MLP\n"
         ("class make(MLP):\n def forward(self, x): return [x]", "forward gives list, not a tensor"),
         ("class make(MLP):\n def forward(self, x): assert False", "make fails on inputs.*AssertionError"),
         ("class make(MLP):\n def forward(self, x): raise ValueError", "make fails on inputs.*ValueError"),
+        ("class make(MLP):\n def forward(self, x, mask): return super().forward(x)", r"several inputs \(x, mask\)"),
+        ("class make(MLP):\n def forward(self, x, *, mask): return super().forward(x)", r"several inputs \(x, mask\)"),
+        (
+            "class make(MLP):\n def forward(self, x): return (super().forward(x), x)",
+            "forward gives tuple, not a tensor",
+        ),
+        ("class make(MLP):\n def forward(self, x): return super().forward(x)[:, 0]", r"shape \(2,\), not \(2, 3\)"),
+        (
+            "class make(MLP):\n def forward(self, x): return super().forward(x) / 0",
+            "make gives outputs that are no finite",
+        ),
+        ("class make(MLP):\n def encode(self, x): return super().encode(x).log() * 0", "no finite numbers"),
+        ("class make(MLP):\n def forward(self, x): return super().forward(x).long()", "forward gives torch.int64"),
+        (
+            "class make(MLP):\n def forward(self, x):\n  y = super().forward(x)\n  return [y] if self.training else y",
+            "forward gives list while training",
+        ),
+        ("def make(shape, classes):\n return MLP(shape, classes).requires_grad_(False)", "MLP has nothing to train"),
+        ("def make(*told):\n m = nn.Identity()\n m.encode = lambda x: x\n return m", "Identity has nothing to train"),
         ("make = 5", "has no callable 'make'"),
         ("", "has no callable 'make'"),
         ("import no_such_package_anywhere", "no_such_package_anywhere"),
@@ -236,3 +255,22 @@ def test_a_model_that_does_not_exist(name: str, words: str, monkeypatch: pytest.
     monkeypatch.syspath_prepend(str(tmp_path))  # restores the path that the import widens
     with pytest.raises(FedfluxError, match=words):
         build_model(name, SMALL, 3, seed=0)
+
+
+class Direction(MLP):
+    """Knows no answer for blank inputs, and none is asked for in data; may be told a mask, and need not."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None, **more: object) -> Tensor:
+        return super().forward(x / x.flatten(1).norm(dim=1).reshape(-1, 1, 1, 1))
+
+
+def test_a_check_refuses_no_model_that_trains_and_leaves_it_as_it_was() -> None:
+    torch.manual_seed(3)
+    check_model(Direction(SMALL, 3), SMALL, 3)
+    model = nn.Sequential(nn.Flatten(), nn.BatchNorm1d(64), nn.Dropout(), nn.Linear(64, 3))
+    model.encoder = "0"  # type: ignore[assignment]
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    check_model(as_encoding(model), SMALL, 3)
+    assert model.training
+    for name, tensor in model.state_dict().items():
+        assert torch.equal(tensor, before[name])

@@ -1,6 +1,7 @@
 """A model handed in from Python: a function, a class or a module, told what its data are like."""
 
 import inspect
+import pickle
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
@@ -38,7 +39,7 @@ class OwnModel:
                 weights.update(f"{name}{tuple(tensor.shape)}{tensor.dtype}".encode())
                 weights.update(tensor.detach().cpu().contiguous().numpy().tobytes())
             digest = sha256(f"{thing}{weights.hexdigest()}{source_of(type(thing))}".encode()).hexdigest()[:16]
-            return OwnModel(Copies(thing), kind, digest, importable(type(thing)))
+            return OwnModel(Copies(thing), kind, digest, sendable(thing))
         if not callable(thing):
             raise FedfluxError(f"model: {kind} is no model; give an nn.Module, a class, a function or a name")
         name = str(getattr(thing, "__qualname__", kind))
@@ -118,6 +119,25 @@ def importable(thing: Any) -> bool:
     except Exception:  # whatever goes wrong here goes wrong there
         return False
     return found is thing
+
+
+class _Nowhere:
+    """A file that keeps nothing."""
+
+    def write(self, some: bytes | bytearray | memoryview) -> int:
+        """Only how much it was."""
+        return memoryview(some).nbytes
+
+
+def sendable(module: nn.Module) -> bool:
+    """Whether another process can be sent a module: it finds the classes of all parts, and nothing is in the way."""
+    if not all(importable(kind) for kind in {type(part) for part in module.modules()}):
+        return False
+    try:
+        pickle.Pickler(_Nowhere(), pickle.HIGHEST_PROTOCOL).dump(module)
+    except Exception:  # what a module holds may fail in any way: functions without a name, locks, open files
+        return False
+    return True
 
 
 def source_of(thing: Any) -> str:

@@ -1,6 +1,7 @@
 """What a model must offer, and how any `nn.Module` joins by naming its encoder."""
 
 from collections.abc import Callable, Sequence
+from inspect import signature
 from typing import Protocol, runtime_checkable
 
 import torch
@@ -99,22 +100,75 @@ def blank(count: int, input_shape: Sequence[int], integers: bool = False) -> Ten
 
 
 def check_model(module: nn.Module, input_shape: tuple[int, ...], classes: int, integers: bool = False) -> None:
-    """One forward pass on two blank inputs: catches a model that does not fit the data before any training."""
-    name = type(module.module if isinstance(module, NamedEncoder) else module).__name__
+    """A few forward passes on made-up inputs: catches a model that does not fit the data before any training.
+
+    It is asked as in evaluation and as in training, since some answer otherwise then; what a pass does to buffers, such
+    as BatchNorm's statistics, is undone.
+    """
+    own = module.module if isinstance(module, NamedEncoder) else module
+    name = type(own).__name__
+    _check_inputs(own, name)
+    if not any(parameter.requires_grad for parameter in module.parameters()):
+        raise FedfluxError(f"{name} has nothing to train: none of its parameters requires a gradient")
     was_training = module.training
-    module.eval()
+    before = {name: buffer.clone() for name, buffer in module.named_buffers()}
     try:
         with torch.no_grad():
-            inputs = blank(2, input_shape, integers)
-            logits, latents = module(inputs), module.encode(inputs)  # type: ignore[operator]
-    except Exception as error:  # a model of the user's may fail in any way
-        raise FedfluxError(f"{name} fails on inputs of shape {input_shape}: {in_words(error)}") from error
+            for training in (False, True):
+                module.train(training)
+                _check_outputs(module, name, blank(2, input_shape, integers), classes)
+            module.eval()
+            _check_finite(module, name, input_shape, integers)
+            for key, buffer in module.named_buffers():
+                buffer.copy_(before[key])
     finally:
         module.train(was_training)
+
+
+def _check_inputs(module: nn.Module, name: str) -> None:
+    """Whether it can be called with the features alone."""
+    try:
+        parameters = list(signature(module.forward).parameters.values())
+    except (TypeError, ValueError):
+        return
+    needed = [
+        one for one in parameters if one.default is one.empty and one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)
+    ]
+    if len(needed) > 1 or any(one.kind is one.KEYWORD_ONLY for one in needed):
+        inputs = ", ".join(one.name for one in needed)
+        raise FedfluxError(f"{name} takes several inputs ({inputs}): a model is given a client's features alone")
+
+
+def _check_outputs(module: nn.Module, name: str, inputs: Tensor, classes: int) -> None:
+    """Whether it gives a row of logits and a vector of latents for every input."""
+    while_training = " while training" if module.training else ""
+    try:
+        logits, latents = module(inputs), module.encode(inputs)  # type: ignore[operator]
+    except Exception as error:  # a model of the user's may fail in any way
+        shape = tuple(inputs.shape[1:])
+        raise FedfluxError(f"{name} fails on inputs of shape {shape}{while_training}: {in_words(error)}") from error
     for output, method in ((logits, "forward"), (latents, "encode")):
         if not isinstance(output, Tensor):
-            raise FedfluxError(f"{name}.{method} gives {type(output).__name__}, not a tensor")
+            raise FedfluxError(f"{name}.{method} gives {type(output).__name__}{while_training}, not a tensor")
+        if not output.is_floating_point():
+            raise FedfluxError(f"{name}.{method} gives {output.dtype}{while_training}, not floating-point numbers")
     if tuple(logits.shape) != (2, classes):
-        raise FedfluxError(f"{name} gives outputs of shape {tuple(logits.shape)}, not (2, {classes})")
+        raise FedfluxError(f"{name} gives outputs of shape {tuple(logits.shape)}{while_training}, not (2, {classes})")
     if latents.ndim != 2 or len(latents) != 2:
-        raise FedfluxError(f"{name}.encode gives shape {tuple(latents.shape)}, not (2, features)")
+        raise FedfluxError(f"{name}.encode gives shape {tuple(latents.shape)}{while_training}, not (2, features)")
+
+
+def _check_finite(module: nn.Module, name: str, input_shape: tuple[int, ...], integers: bool) -> None:
+    """Whether outputs are numbers; zeros may be without an answer (what has no length has no direction)."""
+    if integers:
+        other = blank(2, input_shape, integers) + 1
+    else:
+        other = torch.randn(2, *input_shape, generator=torch.Generator().manual_seed(0))
+    for inputs in (blank(2, input_shape, integers), other):
+        try:
+            outputs = (module(inputs), module.encode(inputs))  # type: ignore[operator]
+        except Exception:  # of another id than 0 it may know nothing
+            break
+        if all(bool(output.isfinite().all()) for output in outputs):
+            return
+    raise FedfluxError(f"{name} gives outputs that are no finite numbers")
