@@ -18,7 +18,7 @@ from fedflux.errors import FedfluxError
 from fedflux.library.export import export_client
 from fedflux.library.predict import predict_file
 from fedflux.library.result import Result
-from fedflux.runs.storage.store import STORE_FILE, export_store, merge_stores
+from fedflux.runs.storage.store import STORE_FILE, Store, export_store, merge_stores
 from fedflux.studies.recluster import recluster
 from fedflux.studies.report.collect import collect, without_timings
 
@@ -105,6 +105,12 @@ def merged(store: Path) -> Any:
         cells = connection.execute("SELECT * FROM cells").fetchall()
         rounds = connection.execute("SELECT * FROM rounds").fetchall()
     return [cells, rounds, (store.parent / "cells.csv").read_text(encoding="utf-8")]
+
+
+def compared(path: Path) -> Any:
+    """The cells as a comparison asks for them."""
+    store = Store(path)
+    return [[store.get(one["identity"]), store.rounds(one["identity"])] for one in store.cells()]
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from tests.library.damage import READERS, Fault, files_of, flips, judge, make_run
+from tests.library.damage import READERS, STORE_FILE, Fault, compared, files_of, flips, judge, make_run, merged
 
 import fedflux
 from fedflux.errors import FedfluxError
@@ -37,6 +37,13 @@ def test_a_flipped_byte_is_never_a_traceback_and_never_another_answer(run: Path)
     refused, faults = flips(run, 80, seed=7)
     assert faults == []
     assert refused > 80
+
+
+def test_a_flipped_byte_of_a_store_is_never_a_traceback_and_never_another_cell(run: Path, intact: Path) -> None:
+    store = Path(shutil.copy(intact.parent / STORE_FILE, run.parent / STORE_FILE))
+    refused, faults = flips(store, 60, seed=3, readers={"merge and export": merged, "compare": compared})
+    assert faults == []
+    assert refused > 30
 
 
 @pytest.mark.slow

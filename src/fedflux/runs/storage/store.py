@@ -16,11 +16,11 @@ from typing import Any
 
 from fedflux.errors import FedfluxError
 from fedflux.files import jsonable, written_whole
+from fedflux.runs.storage.cell_digests import check_cells, note_digest, read_digests
+from fedflux.runs.storage.read_only import PATIENCE, open_read_only
 
 STORE_FILE = "fedflux.sqlite"
 SCHEMA = 1
-PATIENCE = 60.0
-"""Seconds to wait for another process's write."""
 COLUMNS = (
     "identity", "dataset", "shift", "level", "algorithm", "label", "seed", "clients", "grouped", "known", "test",
     "known_worst", "test_worst", "known_quantile10", "test_quantile10", "clusters_found", "clusters_true", "ari", "nmi",
@@ -78,6 +78,14 @@ class Store:
             connection.execute("PRAGMA synchronous=FULL")
             yield connection
 
+    @contextmanager
+    def _reading(self) -> Iterator[sqlite3.Connection]:
+        try:
+            with self._connection() as connection:
+                yield connection
+        except sqlite3.DatabaseError as error:
+            raise FedfluxError(f"{self.path} cannot be read as a store: {error}") from error
+
     def add(self, config: Mapping[str, Any], result: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> bool:
         """Put in one finished cell with its rounds, all or nothing; False where it is there already."""
         cell = _cell(config, result)
@@ -87,23 +95,28 @@ class Store:
 
     def get(self, identity: str) -> dict[str, Any] | None:
         """One cell, with `config` and `result` as objects; None where it is not finished."""
-        with self._connection() as connection:
-            row = connection.execute("SELECT * FROM cells WHERE identity = ?", (identity,)).fetchone()
-        return None if row is None else _opened(row)
+        with self._reading() as connection:
+            rows, lines = (
+                connection.execute(f"SELECT * FROM {table} WHERE identity = ?", (identity,)).fetchall()
+                for table in TABLES
+            )
+            digests = read_digests(connection)
+            check_cells(self.path, rows, lines, {identity: digests[identity]} if identity in digests else {})
+        return _opened(rows[0], self.path) if rows else None
 
     def cells(self) -> list[dict[str, Any]]:
         """All cells, in the order of their settings."""
-        with self._connection() as connection:
-            return [_opened(row) for row in connection.execute(f"SELECT * FROM cells ORDER BY {ORDER}")]
+        with self._reading() as connection:
+            return [_opened(row, self.path) for row in _all_rows(connection, self.path)[0]]
 
     def rounds(self, identity: str) -> list[dict[str, Any]]:
         """A cell's rounds in order, as they were recorded."""
-        with self._connection() as connection:
+        with self._reading() as connection:
             found = connection.execute("SELECT record FROM rounds WHERE identity = ? ORDER BY round", (identity,))
             return [loads(record) for (record,) in found]
 
     def __len__(self) -> int:
-        with self._connection() as connection:
+        with self._reading() as connection:
             return int(connection.execute("SELECT count(*) FROM cells").fetchone()[0])
 
     def take_in(self, rows: Iterable[Row], rounds: Iterable[Row]) -> dict[str, int]:
@@ -115,7 +128,7 @@ class Store:
         for line in rounds:
             own_rounds.setdefault(line[0], []).append(line)
         counts = {"added": 0, "known": 0, "different": 0}
-        with self._connection() as connection, _transaction(connection):
+        with self._reading() as connection, _transaction(connection):
             for row in rows:
                 if _insert(connection, row, own_rounds.get(row[0], [])):
                     counts["added"] += 1
@@ -152,7 +165,8 @@ def export_store(source: Path, out: Path) -> int:
     names = [name for name in COLUMNS if name not in ("config", "result")]
     writer = csv.DictWriter(text, [*names, *FROM_RESULT], extrasaction="ignore")
     writer.writeheader()
-    for cell in map(_opened, rows):
+    for row in rows:
+        cell = _opened(row, store_file(source))
         writer.writerow({**cell, **{name: cell["result"].get(name) for name in FROM_RESULT}})
     try:
         with written_whole(out) as handle:
@@ -178,13 +192,20 @@ def _read(source: Path) -> tuple[list[Row], list[Row]]:
     if not path.is_file():
         raise FedfluxError(f"{source} holds no store: give a {STORE_FILE} file, or the folder it is in")
     try:
-        with closing(_open_elsewhere(path)) as connection:
+        with closing(open_read_only(path)) as connection:
             if not _is_ready(connection, path):
                 raise FedfluxError(f"{path} is empty and no store: give a {STORE_FILE} file, or the folder it is in")
-            rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM cells ORDER BY {ORDER}").fetchall()
-            return rows, connection.execute(f"SELECT {', '.join(ROUND_COLUMNS)} FROM rounds").fetchall()
+            return _all_rows(connection, path)
     except sqlite3.DatabaseError as error:
         raise FedfluxError(f"{path} cannot be read as a store: {error}") from error
+
+
+def _all_rows(connection: sqlite3.Connection, path: Path) -> tuple[list[Row], list[Row]]:
+    """All cells in the order of their settings, and all rounds, as they were put in."""
+    rows = connection.execute(f"SELECT {', '.join(COLUMNS)} FROM cells ORDER BY {ORDER}").fetchall()
+    lines = connection.execute(f"SELECT {', '.join(ROUND_COLUMNS)} FROM rounds").fetchall()
+    check_cells(path, rows, lines, read_digests(connection))
+    return rows, lines
 
 
 def _is_ready(connection: sqlite3.Connection, path: Path) -> bool:
@@ -228,31 +249,8 @@ def _insert(connection: sqlite3.Connection, cell: Row, rounds: Iterable[Row]) ->
     if added:
         marks = ", ".join("?" * len(ROUND_COLUMNS))
         connection.executemany(f"INSERT OR IGNORE INTO rounds VALUES ({marks})", rounds)
+        note_digest(connection, cell[0])
     return added
-
-
-def _open_elsewhere(path: Path) -> sqlite3.Connection:
-    """A store that is only read; one on a read-only medium cannot have the helper files of WAL made beside it.
-
-    It is then taken as it is, which would pass over what is still in a write-ahead log: that is refused.
-    """
-    address = f"{path.resolve().as_uri()}?mode=ro"
-    connection = sqlite3.connect(address, uri=True, timeout=PATIENCE)
-    try:
-        connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    except sqlite3.OperationalError as error:
-        connection.close()
-        if error.sqlite_errorcode & 0xFF not in (sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_READONLY):
-            raise
-        log = path.with_name(f"{path.name}-wal")
-        if log.exists() and log.stat().st_size:
-            words = f"{path} cannot be read without {log.name}, which needs a writable folder: copy both into one"
-            raise FedfluxError(words) from error
-        return sqlite3.connect(f"{address}&immutable=1", uri=True)
-    except BaseException:
-        connection.close()
-        raise
-    return connection
 
 
 def _remove_empty(path: Path) -> None:
@@ -284,9 +282,13 @@ def _round(identity: str, record: Mapping[str, Any]) -> Row:
     )
 
 
-def _opened(row: Row) -> dict[str, Any]:
+def _opened(row: Row, path: Path) -> dict[str, Any]:
     cell = dict(zip(COLUMNS, row, strict=True))
-    return {**cell, "config": loads(cell["config"]), "result": loads(cell["result"])}
+    try:
+        told = {name: loads(cell[name]) for name in ("config", "result")}
+    except (TypeError, ValueError) as error:
+        raise FedfluxError(f"{path} is damaged: a cell has no settings or no result that can be read") from error
+    return {**cell, **told}
 
 
 def _text(content: Any) -> str:
