@@ -114,6 +114,14 @@ def test_a_run_that_is_not_finished_says_how_to_finish_it(run: Path) -> None:
         fedflux.load(run)
 
 
+@pytest.mark.parametrize("ran_on", [None, "loop", {}, {"engine": "loop"}, {"device": "cpu"}], ids=str)
+def test_a_run_that_does_not_say_what_it_ran_on_is_not_gone_on_with(ran_on: object, run: Path) -> None:
+    told = json.loads((run / "config.json").read_text())
+    (run / "config.json").write_text(json.dumps({**told, "ran_on": ran_on}))
+    with pytest.raises(FedfluxError, match=r"config.json is damaged: it does not say any more what the run ran on"):
+        fedflux.run(out=run, resume=True, store="none")
+
+
 def test_what_is_no_run_folder_is_said(tmp_path: Path) -> None:
     for path in (tmp_path, tmp_path / "nothing"):
         with pytest.raises(FedfluxError, match=r"is no run folder, or its config.json is missing or damaged"):

@@ -25,6 +25,7 @@ from fedflux.files import read_object
 from fedflux.library.module import ClientModel
 from fedflux.library.newcomers import Newcomer, known_clients, meet, newcomer
 from fedflux.models import OwnModel, build_model
+from fedflux.models.own import code_at
 from fedflux.placement import Placement
 from fedflux.plugins import import_named
 from fedflux.runs.config import RunConfig, config_of
@@ -297,13 +298,17 @@ def _without_state(folder: Path, begun: Mapping[str, Any]) -> FedfluxError:
 def _model(folder: Path, begun: Mapping[str, Any], handed_in: object) -> str | OwnModel:
     """The model that the run was trained with: by name, by where its code lies, or as it is handed in."""
     name, code = str(begun["model"]), begun.get("model_code") or {}
-    if isinstance(handed_in, str) or (handed_in is None and not code):
-        return name if handed_in is None else str(handed_in)
-    if handed_in is None and code["path"] is None:
+    if handed_in is None and code and code["path"] is None:
         raise FedfluxError(f"{folder} was trained with model {name}, which has no import path: load(…, model={name})")
-    own = OwnModel.of(import_named(code["path"], "model") if handed_in is None else handed_in)
-    if code and own.code["source"] != code["source"]:
-        warnings.warn(f"{folder}: model {own.name} is written otherwise than when the run was made", stacklevel=3)
+    if isinstance(handed_in, str) or (handed_in is None and code.get("path") in (None, name)):
+        name = name if handed_in is None else str(handed_in)
+        written = code_at(name)
+        own: str | OwnModel = name
+    else:
+        own = OwnModel.of(import_named(code["path"], "model") if handed_in is None else handed_in)
+        name, written = own.name, own.code
+    if code and (written is None or written["source"] != code["source"]):
+        warnings.warn(f"{folder}: model {name} is written otherwise than when the run was made", stacklevel=3)
     return own
 
 

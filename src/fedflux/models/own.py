@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from fedflux.errors import FedfluxError
-from fedflux.plugins import in_words, source_digest
+from fedflux.plugins import import_named, in_words, source_digest
 
 ORDER = ("input_shape", "classes")
 """What a function that makes models is told, by name or in this order, as far as it takes it."""
@@ -146,6 +146,16 @@ def source_of(thing: Any) -> str:
         return sha256(inspect.getsource(thing).encode()).hexdigest()[:16]
     except (OSError, TypeError):
         return source_digest(thing)
+
+
+def code_at(name: str) -> dict[str, str | None] | None:
+    """The same of a model that is named by its path; None for any other, and where there is no such thing."""
+    if ":" not in name:
+        return None
+    try:
+        return {"path": name, "source": source_of(import_named(name, "model"))}
+    except FedfluxError:  # whoever builds the model says what is wrong with it
+        return None
 
 
 def built(model: OwnModel, input_shape: tuple[int, ...], classes: int, index: int) -> nn.Module:

@@ -24,6 +24,7 @@ from fedflux.engine.modes import one_thread, torch_settings
 from fedflux.errors import FedfluxError, StoppedError
 from fedflux.files import read_lines, read_object, write_json
 from fedflux.models import OwnModel
+from fedflux.models.own import code_at
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.metrics import Metrics
@@ -181,6 +182,7 @@ def _enter(store: Store, folder: Path, begun: Mapping[str, Any], result: Mapping
 def _requested(config: RunConfig, identity: str, checksum: str | None, model: OwnModel | None = None) -> dict[str, Any]:
     """What config.json holds: the settings in force, and which run that makes it."""
     settings = {key: value for key, value in asdict(config).items() if key != "resume"}
+    code = code_at(config.model) if model is None else model.code
     return {
         **settings,
         "format": FORMAT,
@@ -191,7 +193,7 @@ def _requested(config: RunConfig, identity: str, checksum: str | None, model: Ow
         "group": group(config, checksum or "nodes"),
         "label": label(config),
         "unread": unread(config.given(), config),
-        **({} if model is None else {"model_code": model.code}),
+        **({} if code is None else {"model_code": code}),
     }
 
 
@@ -210,7 +212,13 @@ def _ran_on(engine: Engine) -> dict[str, str]:
 def _begun(path: Path, requested: Mapping[str, Any]) -> dict[str, Any] | None:
     """The run that a folder holds, None where it holds none; one with other settings cannot be continued with these."""
     begun = read_config(path)
-    if begun is None or (begun.get("format") == FORMAT and begun.get("identity") == requested["identity"]):
+    if begun is None:
+        return None
+    if begun.get("format") == FORMAT and begun.get("identity") == requested["identity"]:
+        ran_on = begun.get("ran_on")
+        if not isinstance(ran_on, dict) or not {"engine", "device"} <= ran_on.keys():
+            words = "does not say any more what the run ran on; leave out --resume to delete it and start anew"
+            raise FedfluxError(f"{path / CONFIG_FILE} is damaged: it {words}")
         return begun
     differing = [key for key in requested if key in begun and requested[key] != begun[key] and key not in NOT_NUMBERS]
     words = ", ".join(f"{key} {begun[key]}, not {requested[key]}" for key in differing)

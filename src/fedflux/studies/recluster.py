@@ -77,7 +77,7 @@ def _load(run: Path) -> dict[str, Any]:
     if not path.exists():
         raise FedfluxError(f"{run} holds no {DESCRIPTOR_FILE}: only runs that cluster (flux, …) save descriptors")
     if read_config(path.parent) is not None:
-        check_files(path.parent, [path.name])
+        check_files(path.parent, [path.name, RESULT_FILE])
     try:
         archive = np.load(path, allow_pickle=False)
         if isinstance(archive, np.ndarray):

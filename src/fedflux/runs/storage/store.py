@@ -183,7 +183,8 @@ def kept_runs(source: Path) -> list[tuple[dict[str, Any], dict[str, Any], list[A
     rounds: dict[str, list[Any]] = {}
     for line in lines:
         rounds.setdefault(line[0], []).append(loads(line[record]))
-    return [(cell["config"], cell["result"], rounds.get(cell["identity"], [])) for cell in map(_opened, rows)]
+    cells = [_opened(row, store_file(source)) for row in rows]
+    return [(cell["config"], cell["result"], rounds.get(cell["identity"], [])) for cell in cells]
 
 
 def _read(source: Path) -> tuple[list[Row], list[Row]]:
