@@ -49,7 +49,7 @@ def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) ->
     x = [_inputs(one, form) for one in newcomers]
     if len({one.dtype == np.uint8 for one in x}) > 1:  # bytes of one client beside another's pixels of 0 to 1
         x = [one.astype(np.float32) / np.float32(255) if one.dtype == np.uint8 else one for one in x]
-    y = [_labels(one, form) for one in newcomers]
+    y = [numbered_labels(one, form) for one in newcomers]
     ends = np.cumsum([len(one) for one in x])
     rows = [np.arange(end - len(one), end) for one, end in zip(x, ends, strict=True)]
     inputs, groups = np.concatenate(x), _groups(newcomers)
@@ -104,12 +104,14 @@ def _inputs(one: Newcomer, form: Form) -> NDArray[np.generic]:
     return x.astype(np.float64 if scaling.kind == "standardise" else np.float32)
 
 
-def _labels(one: Newcomer, form: Form) -> NDArray[np.int64] | None:
+def numbered_labels(one: Newcomer, form: Form) -> NDArray[np.int64] | None:
     """Labels as numbers of classes: by the class's name, or by its number where no class is called so."""
     if one.y is None:
         return None
     numbers = {name: number for number, name in enumerate(form.class_names)}
     values, places = np.unique(one.y, return_inverse=True)
+    if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.round(values)).all():
+        values = values.astype(np.int64)
     found = [numbers.get(str(value)) for value in values.tolist()]
     if None in found and values.dtype.kind in "iu" and values.min() >= 0 and values.max() < form.classes:
         found = values.tolist()

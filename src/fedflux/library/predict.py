@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from csv import writer
+from dataclasses import replace
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -9,9 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedflux.data.sources.records import read_records
+from fedflux.data.sources.records import Records, read_records
 from fedflux.errors import FedfluxError
 from fedflux.files import write_bytes, write_npz
+from fedflux.library.newcomers import newcomer, numbered_labels
 from fedflux.library.trained import Probabilities, TrainedRun
 
 SUFFIXES = (".npz", ".csv")
@@ -27,7 +29,7 @@ def predict_file(run: TrainedRun, data: Path, out: Path | None = None) -> dict[s
         raise FedfluxError(f"{out}: predictions go into a .npz or a .csv file")
     if not out.parent.is_dir():
         raise FedfluxError(f"{out}: there is no folder {out.parent} to write to")
-    records = read_records(data, run.input_shape)
+    records = {name: _named(run, name, one) for name, one in read_records(data, run.input_shape).items()}
     placement, answers = run.answer(
         {name: one.x for name, one in records.items()},
         group={name: one.group for name, one in records.items()} if _grouped(records) else None,
@@ -49,6 +51,14 @@ def predict_file(run: TrainedRun, data: Path, out: Path | None = None) -> dict[s
         )
     _write(out, answers, run.class_names)
     return {"clients": clients, "path": str(out), "class_names": list(run.class_names)}
+
+
+def _named(run: TrainedRun, name: str, records: Records) -> Records:
+    """The same records with labels as the run calls them; a label that is none of its classes is refused."""
+    numbers = numbered_labels(newcomer(name, records.x, records.y), run.form)
+    if numbers is None or numbers.ndim > 1:
+        return replace(records, y=numbers)
+    return replace(records, y=np.array(run.class_names)[numbers])
 
 
 def _grouped(records: Mapping[str, Any]) -> bool:

@@ -30,7 +30,7 @@ def read_records(path: Path, input_shape: tuple[int, ...]) -> dict[str, Records]
     Images lie in a folder for each client, or all in one, and are brought to the shape that models were trained on.
     """
     if not path.exists():
-        raise FedfluxError(f"{path} does not exist; give an .npz file or a folder of images")
+        raise FedfluxError(f"{path} does not exist; give a .npz or .csv file, or a folder of images")
     if path.is_dir():
         return {name: Records(x) for name, x in images_below(path, input_shape).items()}
     arrays = read_arrays(path)
