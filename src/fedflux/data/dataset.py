@@ -58,6 +58,8 @@ class Dataset:
     """What the data calls its classes; None: their numbers."""
     domains: Domains | None = None
     """What sets records apart by nature, where clients are dealt by that."""
+    feature_names: tuple[str, ...] | None = None
+    """What the columns of a table are called."""
 
     def __post_init__(self) -> None:
         for part, examples in (("training", self.train), ("test", self.test)):

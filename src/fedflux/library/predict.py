@@ -29,7 +29,8 @@ def predict_file(run: TrainedRun, data: Path, out: Path | None = None) -> dict[s
         raise FedfluxError(f"{out}: predictions go into a .npz or a .csv file")
     if not out.parent.is_dir():
         raise FedfluxError(f"{out}: there is no folder {out.parent} to write to")
-    records = {name: _named(run, name, one) for name, one in read_records(data, run.input_shape).items()}
+    brought = read_records(data, run.input_shape, run.form.feature_names)
+    records = {name: _named(run, name, one) for name, one in brought.items()}
     placement, answers = run.answer(
         {name: one.x for name, one in records.items()},
         group={name: one.group for name, one in records.items()} if _grouped(records) else None,

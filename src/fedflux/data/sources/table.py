@@ -72,7 +72,8 @@ def read_table(
         parts = [whole, tests]
     else:
         parts = _cut(table, roles, whole)
-    return make_dataset("csv", str(path), *parts, class_names=class_names, scale=scale)
+    dataset = make_dataset("csv", str(path), *parts, class_names=class_names, scale=scale)
+    return replace(dataset, feature_names=tuple(names))
 
 
 def read_cells(path: Path) -> Table:

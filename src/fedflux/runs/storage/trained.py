@@ -38,6 +38,8 @@ class Form:
     scaling: Mapping[str, Any]
     true_clusters: int | None
     """How many clusters there are, where the data says so: some methods are told."""
+    feature_names: tuple[str, ...] | None = None
+    """What the columns of a table are called."""
 
     @property
     def model_shape(self) -> tuple[int, ...]:
@@ -62,12 +64,13 @@ class Form:
             federation.names or tuple(map(str, range(len(federation)))),
             scaling.as_plain(),
             None if truth is None else len(np.unique(truth)),
+            feature_names=dataset.feature_names,
         )
 
     @staticmethod
     def read(told: Mapping[str, Any]) -> "Form":
         """From plain values."""
-        kept = {one.name: told[one.name] for one in fields(Form)}
+        kept = {one.name: told[one.name] for one in fields(Form) if one.name in told}
         lists = {name: tuple(value) for name, value in kept.items() if isinstance(value, list)}
         return Form(**{**kept, **lists})
 
