@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.algorithms.making import SETTINGS, TRAINING, answering, digits, keep, kept, loop, play, same
+from tests.algorithms.making import SETTINGS, TRAINING, answering, apart, digits, keep, kept, loop, play, same
 
 from fedflux.algorithms import FedAvg
 from fedflux.algorithms.baselines.fedbn import FedBN, batch_norm_names
@@ -50,10 +50,10 @@ def test_fedper_is_a_shared_trunk_with_a_cluster_for_each_client_bit_for_bit(
     members: Callable[[int], Sequence[int]], federation: Federation, engine: SimulatedEngine
 ) -> None:
     """FLUX's first round is FedAvg's; from the model that it ends with both go on, and answer with the same bits."""
-    apart = replace(federation, _truth=np.arange(6), _blind=False)
+    alone = replace(federation, _truth=np.arange(6), _blind=False)
     oracle = Oracle.make(replace(SETTINGS, sharing="trunk", cluster_round=1))
-    state, _ = play(oracle, apart, engine, 4, members)
-    expected = oracle.known(state, apart.cohort(range(6)), engine)
+    state, _ = play(oracle, alone, engine, 4, members)
+    expected = oracle.known(state, alone.cohort(range(6)), engine)
     theirs = expected.stack.take(expected.weights.argmax(axis=1))
     begun, _ = play(FedAvg(SETTINGS), federation, engine, 1, members)
     fedper = FedPer(SETTINGS)
@@ -135,6 +135,15 @@ def test_with_one_client_fedbn_is_fedavg(normalised: SimulatedEngine, federation
     mine, _ = play(FedBN(SETTINGS), federation, normalised, 2, lambda r: [4])
     expected, _ = play(FedAvg(SETTINGS), federation, normalised, 2, lambda r: [4])
     assert same(mine.model, expected.model)
+
+
+def test_fedbn_is_the_same_on_stacked_clients(federation: Federation, normalised: SimulatedEngine) -> None:
+    stacked = make_engine("stacked", NORMALISED, federation, seed=5)
+    one, _ = play(FedBN(SETTINGS), federation, normalised, 2, some)
+    own = kept(normalised)
+    two, _ = play(FedBN(SETTINGS), federation, stacked, 2, some)
+    assert apart(one.model, two.model) < 1e-3
+    assert apart(own, kept(stacked)) < 1e-3
 
 
 def test_fedbn_refuses_a_model_without_batchnorm(federation: Federation, engine: SimulatedEngine) -> None:

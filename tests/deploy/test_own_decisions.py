@@ -188,12 +188,12 @@ def test_the_last_two_rounds_of_a_slot_are_kept(tmp_path: Path) -> None:
 
 
 def test_handed_out_models_are_what_clients_answer_with(tmp_path: Path) -> None:
-    """A cluster's model; for APFL the blend of the common and the client's own."""
+    """A cluster's model; for APFL the blend of the common and the client's own, for FedPer the two joined."""
     from safetensors.torch import load_file
 
     from fedflux.files import read_object
 
-    for algorithm in ("flux", "apfl", "fedem"):
+    for algorithm in ("flux", "apfl", "fedper", "fedem"):
         config = {**SMALL, "algorithm": algorithm, "clusters": 2}
         config = {key: value for key, value in config.items() if algorithm != "flux" or key != "clusters"}
         grid = make_grid(range(4), config)
@@ -210,6 +210,9 @@ def test_handed_out_models_are_what_clients_answer_with(tmp_path: Path) -> None:
         if algorithm == "flux":
             cluster = found.assignment[0]
             assert all((tensor == found.models[name][cluster]).all() for name, tensor in held.items())
+        if algorithm == "fedper":
+            shared = {name: bool((tensor == found.models[name][0]).all()) for name, tensor in held.items()}
+            assert shared == {name: not name.startswith("classifier.") for name in held}
 
 
 def test_two_runs_of_one_node_do_not_mix(tmp_path: Path) -> None:

@@ -57,7 +57,7 @@ def test_a_run_resumes_with_the_same_assignments_and_models(tmp_path: Path, roun
     assert quiet == {r: whole.result["wire_up"][r] for r in quiet}
 
 
-@pytest.mark.parametrize("algorithm", ["local", "apfl", "pfedme"])
+@pytest.mark.parametrize("algorithm", ["local", "apfl", "pfedme", "ditto", "fedrep"])
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
 def test_personal_models_go_on_from_the_right_round(tmp_path: Path, algorithm: str, kind: str) -> None:
     """Some nodes have trained a round that will be done again: they begin it from the model of the round before."""

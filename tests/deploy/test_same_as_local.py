@@ -163,6 +163,30 @@ def test_a_restarted_node_is_sent_the_model_again() -> None:
     assert again.result["exchanges"]["2"] == 3
 
 
+@pytest.mark.parametrize(("algorithm", "query"), [("pacfl", "subspace"), ("feroma", "unlabelled-descriptor")])
+def test_unlabelled_nodes_are_asked_by_their_inputs_alone(tmp_path: Path, algorithm: str, query: str) -> None:
+    """And answered by one model, which the node keeps: the nearest client's, or that of its cluster."""
+    from fedflux.files import read_object
+
+    config: dict[str, Any] = {"rounds": 3, "clients": 6, "algorithm": algorithm, "cluster_round": 1}
+    config = {
+        key: value for key, value in config.items() if key in ALGORITHMS[algorithm].reads or key != "cluster_round"
+    }
+    grid, asked = make_grid(range(6), config, unlabelled=(4,)), []
+    grid.join(node_id(4), {"partition-id": 4, "labels": False, "model-dir": str(tmp_path)})
+
+    def look(message: Any, context: Any) -> None:
+        if message.metadata.message_type == "query.ask" and message.metadata.dst_node_id == node_id(4):
+            asked.append(message.content["ask"]["outline"])
+
+    play(watched(grid, look), min_nodes=5, **config)
+    assert len(asked) == 1
+    assert f'"name": "{query}"' in asked[0]
+    told = read_object(tmp_path / "model.json")
+    assert told is not None
+    assert list(told["weights"].values()) == [1.0]
+
+
 def test_unlabelled_nodes_get_the_models_that_the_core_gives_them(tmp_path: Path) -> None:
     from safetensors.torch import load_file
 
