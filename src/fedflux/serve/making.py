@@ -13,7 +13,10 @@ from safetensors.torch import save as save_tensors
 from fedflux.algorithms.flux.answers import FluxAnswers, by_size
 from fedflux.algorithms.flux.sharing.branches import GENERAL
 from fedflux.algorithms.flux.state import Clustered
-from fedflux.clustering.placement.offer import Offer
+from fedflux.clustering.placement.misfit import CANDIDATES
+from fedflux.clustering.placement.mixtures import STEPS
+from fedflux.clustering.placement.offer import CUT, DIGITS, Offer
+from fedflux.clustering.placement.posterior import LUCK
 from fedflux.errors import FedfluxError
 from fedflux.files import as_json
 from fedflux.library.trained import TrainedRun
@@ -121,6 +124,7 @@ class Contents:
                 "level": settings.novelty_level,
                 "temperature": asdict(offer.temperature),
                 "usual": asdict(offer.usual),
+                "constants": {"luck": LUCK, "cut": CUT, "digits": DIGITS, "candidates": CANDIDATES, "steps": STEPS},
             },
             "answering": {
                 "general": None if general is None else GENERAL,

@@ -110,7 +110,8 @@ def _add_placing(
         """The bundle that is served, its clusters and its models."""
         gate.enter(request, "models")
         bundle = holder.current.bundle
-        files = {name: {"sha256": digest} for name, digest in bundle.files.digests.items()}
+        held = bundle.files
+        files = {name: {"sha256": held.digests[name], "bytes": len(held.contents[name])} for name in held.contents}
         clusters = [
             {"number": one.number, "name": one.name, "members": one.members, "calibrated": one.calibrated}
             for one in bundle.clusters
