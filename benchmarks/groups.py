@@ -156,12 +156,12 @@ def main() -> None:
     told = parser.parse_args()
     xrays = load_xrays(told.data)
     if told.drift:
-        for name, labels in (("view", xrays.view), ("finding", xrays.finding)):
+        for name, labels in (("view", xrays.view), ("finding", xrays.findings.max(axis=1))):
             show_drift(described(xrays, labels, told.epochs, told.seed), name, told.deals, told.seed)
         return
     print("| label | clients | groups | deals split | clusters, mean | pairs right, two halves |")
     print("|---|---|---|---|---|---|")
-    for name, labels in (("view", xrays.view), ("finding", xrays.finding)):
+    for name, labels in (("view", xrays.view), ("finding", xrays.findings.max(axis=1))):
         records = described(xrays, labels, told.epochs, told.seed)
         for clients in (5, 10, 20):
             draws = [np.random.default_rng([told.seed, clients, number]) for number in range(told.deals)]

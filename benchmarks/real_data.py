@@ -2,10 +2,11 @@
 
 python -m benchmarks.real_data officehome --data DATA/officehome20_64 --out officehome.npz --seed 42
 python -m benchmarks.real_data nih --data DATA/nih_cxr64 --out nih.npz --clients 10 --label finding --seed 42
-python -m benchmarks.real_data nih --data DATA/nih_cxr64 --out nih.npz --by attributes --seed 42
+python -m benchmarks.real_data nih --data DATA/nih_cxr64 --out nih.npz --by attributes --label findings --seed 42
 
 A folder holds JPEG sprites (rows of 64×64 tiles) and labels.csv.gz. The files have x, y, client and, where they are
-known, group (the patient) and cluster; `fedflux run --dataset npz --data-dir FILE` reads them and cuts test parts.
+known, group (the patient) and cluster; X-rays are labelled with their view, any finding, or all 14 findings (N, 14).
+`fedflux run --dataset npz --data-dir FILE` reads them and cuts test parts.
 `--without-groups` leaves the patients out, as data comes whose owner did not think of them.
 """
 
@@ -39,8 +40,10 @@ class XRays:
     patient: Index
     view: Index
     """0: from behind (PA), 1: from the front (AP)."""
-    finding: Index
-    """Whether any of the 14 findings was made."""
+    findings: Index
+    """(N, 14): which findings were made."""
+    names: tuple[str, ...]
+    """Of the findings."""
     attributes: Index
     """View, age above 50 and sex as one number below 8."""
 
@@ -63,14 +66,13 @@ def table(folder: Path) -> dict[str, Array]:
 def load_xrays(folder: Path) -> XRays:
     """All X-rays of the folder."""
     columns = table(folder)
-    names = list(columns)
-    findings = np.stack([columns[name] == "1" for name in names[names.index("view") + 1 :]])
-    finding = findings.any(axis=0)
+    names = tuple(columns)[tuple(columns).index("view") + 1 :]
+    findings = np.stack([columns[name] == "1" for name in names], axis=1).astype(np.int64)
     view = (columns["view"] == "AP").astype(np.int64)
     old, male = columns["age"].astype(np.int64) > 50, columns["gender"] == "M"
     attributes = 4 * view + 2 * old + male
     x = tiles(folder / "images.jpg", len(view))
-    return XRays(x, columns["patient"].astype(np.int64), view, np.asarray(finding, dtype=np.int64), attributes)
+    return XRays(x, columns["patient"].astype(np.int64), view, findings, names, attributes)
 
 
 def deal_patients(patient: Index, clients: int, rng: np.random.Generator) -> Index:
@@ -117,8 +119,10 @@ def nih(folder: Path, by: str, label: str, clients: int, seed: int, groups: bool
     dealt = by == "patients"
     client = deal_patients(xrays.patient, clients, rng) if dealt else deal_attributes(xrays, rng)
     cluster = np.zeros_like(client) if dealt else xrays.attributes
-    y = xrays.view if label == "view" else xrays.finding
-    arrays = {"x": xrays.x, "y": y, "client": client, "cluster": cluster}
+    y = {"view": xrays.view, "finding": xrays.findings.max(axis=1), "findings": xrays.findings}[label]
+    arrays: dict[str, Array] = {"x": xrays.x, "y": y, "client": client, "cluster": cluster}
+    if label == "findings":
+        arrays["class_names"] = np.array(xrays.names)
     return arrays | ({"group": xrays.patient} if groups else {})
 
 
@@ -131,7 +135,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=42)
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--by", choices=("patients", "attributes"), default="patients", help="what nih is dealt by")
-    parser.add_argument("--label", choices=("finding", "view"), default="finding", help="what nih is labelled with")
+    parser.add_argument("--label", choices=("finding", "findings", "view"), default="finding")
     parser.add_argument("--without-groups", action="store_true", help="leave the patients out")
     told = parser.parse_args()
     if told.dataset == "officehome":
