@@ -42,7 +42,8 @@ def main() -> None:
     parser.add_argument("--methods", default=",".join(METHODS))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--optimiser", default="adam")
+    parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--batch-size", type=int, default=32)
     told = parser.parse_args()
     scores: dict[str, list[NDArray[np.float64]]] = {name: [] for name in told.methods.split(",")}
@@ -60,6 +61,7 @@ def main() -> None:
                     model="lenet5",
                     rounds=told.rounds,
                     epochs=told.epochs,
+                    optimiser=told.optimiser,
                     lr=told.lr,
                     batch_size=told.batch_size,
                     seed=seed,

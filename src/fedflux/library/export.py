@@ -20,6 +20,8 @@ from fedflux.plugins import in_words
 
 PROGRAM, STATE, CARD = "model.pt2", "model.safetensors", "model.json"
 FORMAT = 1
+ONE = "one score a class: the largest is the answer, their softmax the probabilities"
+SEVERAL = "one score a label: its sigmoid is the label's probability"
 
 
 def export_client(run: TrainedRun, client: str | int, out: Path) -> dict[str, Any]:
@@ -42,7 +44,7 @@ def export_client(run: TrainedRun, client: str | int, out: Path) -> dict[str, An
             "known": scores[number] if number < len(scores) else None,
             "class_names": run.class_names,
             "input": {"shape": run.input_shape, "type": str(run.input_type).removeprefix("torch.")},
-            "output": "one score a class: the largest is the answer, their softmax the probabilities",
+            "output": SEVERAL if run.form.several_labels else ONE,
             "scaling": run.scaling.as_plain(),
             "weights": model.state_dict()["weights"].tolist(),
             "algorithm": run.config.algorithm,

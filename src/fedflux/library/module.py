@@ -12,13 +12,20 @@ class ClientModel(nn.Module):
     """One model, or several whose probabilities are mixed, behind the scaling that the run was trained with.
 
     It takes inputs as clients have them. The largest score is the answer, and the softmax of the scores are the
-    probabilities p = Σ_m w_m softmax(f_m(x)): a single model gives its own logits, a mixture log p.
+    probabilities p = Σ_m w_m softmax(f_m(x)): a single model gives its own logits, a mixture log p. Of several labels
+    the sigmoid of each score is the label's probability, p = Σ_m w_m sigmoid(f_m(x)): a mixture gives log p/(1 − p).
     """
 
     def __init__(
-        self, models: Sequence[nn.Module], weights: Sequence[float], scaling: Scaling, channels: int | None
+        self,
+        models: Sequence[nn.Module],
+        weights: Sequence[float],
+        scaling: Scaling,
+        channels: int | None,
+        several_labels: bool = False,
     ) -> None:
         super().__init__()
+        self.several_labels = several_labels
         self.models = nn.ModuleList(models)
         self.register_buffer("weights", torch.tensor(weights, dtype=torch.float64))
         self.kind = scaling.kind
@@ -47,6 +54,11 @@ class ClientModel(nn.Module):
             logits: Tensor = self.models[0](x)
             return logits
         weights = self.get_buffer("weights").float()
-        answers = torch.stack([model(x).softmax(dim=1) for model in self.models])
+        scores = [model(x) for model in self.models]
+        answers = torch.stack([one.sigmoid() if self.several_labels else one.softmax(dim=1) for one in scores])
         mixed: Tensor = (weights[:, None, None] * answers).sum(dim=0)
-        return mixed.clamp_min(torch.finfo(mixed.dtype).tiny).log()
+        least = torch.finfo(mixed.dtype).tiny
+        if self.several_labels:
+            without: Tensor = (weights[:, None, None] * torch.stack([(-one).sigmoid() for one in scores])).sum(dim=0)
+            return mixed.clamp_min(least).log() - without.clamp_min(least).log()
+        return mixed.clamp_min(least).log()

@@ -53,13 +53,14 @@ def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) ->
     ends = np.cumsum([len(one) for one in x])
     rows = [np.arange(end - len(one), end) for one, end in zip(x, ends, strict=True)]
     inputs, groups = np.concatenate(x), _groups(newcomers)
+    targets = (form.classes,) if form.several_labels else ()
     known = np.concatenate(
-        [np.zeros(len(one), np.int64) if told is None else told for one, told in zip(x, y, strict=True)]
+        [np.zeros((len(one), *targets), np.int64) if told is None else told for one, told in zip(x, y, strict=True)]
     )
     dataset = Dataset(
         "new clients",
         Examples(inputs, known, group=groups),
-        Examples(inputs, np.full(len(inputs), UNLABELLED), group=groups),
+        Examples(inputs, np.full((len(inputs), *targets), UNLABELLED), group=groups),
         form.classes,
         scaling=Scaling.from_plain(form.scaling),
         class_names=form.class_names,
@@ -105,9 +106,17 @@ def _inputs(one: Newcomer, form: Form) -> NDArray[np.generic]:
 
 
 def numbered_labels(one: Newcomer, form: Form) -> NDArray[np.int64] | None:
-    """Labels as numbers of classes: by the class's name, or by its number where no class is called so."""
+    """Labels as numbers of classes: by the class's name, or by its number where no class is called so; 0 or 1 for each
+    of several labels.
+    """
     if one.y is None:
         return None
+    if form.several_labels:
+        if one.y.shape != (len(one.x), form.classes) or not np.isin(one.y, (0, 1)).all():
+            raise FedfluxError(f"client '{one.name}': labels must be 0 or 1, of shape (N, {form.classes})")
+        return one.y.astype(np.int64)
+    if one.y.ndim != 1:
+        raise FedfluxError(f"client '{one.name}': labels of shape {one.y.shape}; give one a record")
     numbers = {name: number for number, name in enumerate(form.class_names)}
     values, places = np.unique(one.y, return_inverse=True)
     if values.dtype.kind == "f" and np.isfinite(values).all() and (values == np.round(values)).all():

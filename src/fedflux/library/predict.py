@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedflux.data.sources.records import Records, read_records
+from fedflux.data.tasks.areas import macro_auc
 from fedflux.errors import FedfluxError
 from fedflux.files import write_bytes, write_npz
 from fedflux.library.newcomers import newcomer, numbered_labels
@@ -46,11 +47,8 @@ def predict_file(run: TrainedRun, data: Path, out: Path | None = None) -> dict[s
                 "score": float(placement.score[k]),
             }
         y = records[name].y
-        right = None if y is None else np.array(run.class_names)[found.argmax(axis=1)] == y.astype(str)
-        clients.append(
-            {**line, "records": len(found), "accuracy": None if right is None else 100 * float(right.mean())}
-        )
-    _write(out, answers, run.class_names)
+        clients.append({**line, "records": len(found), **_scored(run, y, found)})
+    _write(out, answers, run.class_names, run.form.several_labels)
     return {"clients": clients, "path": str(out), "class_names": list(run.class_names)}
 
 
@@ -62,16 +60,36 @@ def _named(run: TrainedRun, name: str, records: Records) -> Records:
     return replace(records, y=np.array(run.class_names)[numbers])
 
 
+def _scored(run: TrainedRun, y: NDArray[np.generic] | None, found: Probabilities) -> dict[str, float | None]:
+    """In percent: the share of right answers or, of several labels, the macro ROC AUC; None without labels."""
+    scores: dict[str, float | None] = {"accuracy": None, "macro_auc": None}
+    if y is None:
+        return scores
+    if run.form.several_labels:
+        area = macro_auc(found.astype(np.float64), y.astype(np.int64))
+        return {**scores, "macro_auc": None if np.isnan(area) else 100 * area}
+    right = np.array(run.class_names)[found.argmax(axis=1)] == y.astype(str)
+    return {**scores, "accuracy": 100 * float(right.mean())}
+
+
+def _answers(probabilities: NDArray[np.float32], names: tuple[str, ...], several: bool) -> NDArray[np.str_]:
+    """The likeliest class of each record; of several labels those with a probability of a half or more."""
+    if several:
+        found = [[name for name, p in zip(names, row, strict=True) if p >= 0.5] for row in probabilities.tolist()]
+        return np.array([";".join(one) for one in found], dtype=np.str_)
+    return np.asarray(np.array(names)[probabilities.argmax(axis=1)], dtype=np.str_)
+
+
 def _grouped(records: Mapping[str, Any]) -> bool:
     return any(one.group is not None for one in records.values())
 
 
-def _write(out: Path, answers: Mapping[str, Probabilities], class_names: tuple[str, ...]) -> None:
+def _write(out: Path, answers: Mapping[str, Probabilities], class_names: tuple[str, ...], several: bool) -> None:
     """Every record's client, its place among the client's records, its answer, and the probabilities."""
     client = np.repeat(list(answers), [len(one) for one in answers.values()])
     row = np.concatenate([np.arange(len(one)) for one in answers.values()])
     probabilities = np.concatenate(list(answers.values()))
-    answer = np.array(class_names)[probabilities.argmax(axis=1)]
+    answer = _answers(probabilities, class_names, several)
     if out.suffix == ".npz":
         names = np.array(class_names)
         write_npz(out, {"client": client, "row": row, "answer": answer, "p": probabilities, "class_names": names})

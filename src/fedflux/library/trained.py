@@ -104,7 +104,8 @@ class TrainedRun:
     def predict(
         self, x: Any, y: Any = None, *, client: str | int | None = None, group: Any = None
     ) -> "Probabilities | dict[str, Probabilities]":
-        """Probabilities of the classes, a row a record: of a new client's, or with `client` of a known one's.
+        """Probabilities of the classes, or of each of several labels, a row a record: of a new client's, or with
+        `client` of a known one's.
 
         With a mapping from names to inputs the answer is a mapping, too.
         """
@@ -213,7 +214,7 @@ class TrainedRun:
         form = self._trained.form
         model = build_model(self._model, form.model_shape, form.classes, self.config.seed, 0, form.integers)
         model.load_state_dict(parameters)
-        return ClientModel([model], [1.0], self.scaling, form.channels).eval()
+        return ClientModel([model], [1.0], self.scaling, form.channels, form.several_labels).eval()
 
     def _module(self, predictor: Predictor) -> ClientModel:
         if predictor.adaptation is not None:
@@ -225,7 +226,8 @@ class TrainedRun:
             model = build_model(self._model, form.model_shape, form.classes, self.config.seed, 0, form.integers)
             model.load_state_dict(predictor.stack.row(int(row)))
             models.append(model)
-        return ClientModel(models, predictor.weights[0, used].tolist(), self.scaling, form.channels).eval()
+        weights = predictor.weights[0, used].tolist()
+        return ClientModel(models, weights, self.scaling, form.channels, form.several_labels).eval()
 
 
 def load(path: str | PathLike[str], *, model: object = None) -> TrainedRun:

@@ -13,6 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
 from fedflux.data import Federation
+from fedflux.data.tasks import ONE_LABEL, SEVERAL_LABELS, Task
 from fedflux.data.scaling import Scaling
 from fedflux.engine import Kept, Stack
 from fedflux.errors import FedfluxError
@@ -40,6 +41,13 @@ class Form:
     """How many clusters there are, where the data says so: some methods are told."""
     feature_names: tuple[str, ...] | None = None
     """What the columns of a table are called."""
+    several_labels: bool = False
+    """Whether a record may have several labels."""
+
+    @property
+    def task(self) -> Task:
+        """How answers are read."""
+        return SEVERAL_LABELS if self.several_labels else ONE_LABEL
 
     @property
     def model_shape(self) -> tuple[int, ...]:
@@ -65,6 +73,7 @@ class Form:
             scaling.as_plain(),
             None if truth is None else len(np.unique(truth)),
             feature_names=dataset.feature_names,
+            several_labels=federation.task.several,
         )
 
     @staticmethod
