@@ -3,6 +3,7 @@
 from copy import deepcopy
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,15 +12,17 @@ from tests.engine.making import Dropping, Normed
 from tests.engine.test_chain import ByAutograd
 from tests.engine.test_stacked import SHAPES, TRAINING, apart, everyone, make_federation
 from torch import nn
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.nn.functional import cross_entropy
 
 from fedflux.data import Federation
 from fedflux.engine import Job, Key, LoopEngine, Stack, Training
 from fedflux.engine.batched.stacked import StackedEngine, stacked_engine
-from fedflux.engine.batched.stepper import Stepper
+from fedflux.engine.batched.stepper import Advance, Stepper, mapped_advance
 from fedflux.engine.modes import one_thread
 from fedflux.engine.processes.engine import ProcessesEngine
 from fedflux.engine.recipe import Recipe
+from fedflux.engine.rules import LossRule
 from fedflux.engine.training import RATE
 from fedflux.models import build_model
 from fedflux.streams import stream
@@ -171,6 +174,38 @@ def test_what_a_recorded_step_needs_lies_in_tensors_that_keep_their_place() -> N
     assert stepper.memory["step"].data_ptr() == before["step"].data_ptr()
     assert stepper.extras[RATE].data_ptr() == before["rate"].data_ptr()
     assert (stepper.extras[RATE] < rates).all()
+
+
+def recorded(advance: Advance) -> Advance:
+    """Steps as a GPU replays them: of the first one its operations on tensors are kept, and nothing of Python runs."""
+    kept: dict[tuple[bool, int], Any] = {}
+
+    def replay(params: Any, memory: Any, extras: Any, data: Any, where: Any, real: Any, index: Any) -> Any:
+        told = (params, memory, extras, where, real, index)
+        if (real is None, where.shape[1]) not in kept:
+            kept[real is None, where.shape[1]] = make_fx(
+                lambda params, memory, extras, where, real, index: advance(
+                    params, memory, extras, data, where, real, index
+                )
+            )(*told)
+        return kept[real is None, where.shape[1]](*told)
+
+    return replay
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_steps_that_are_replayed_take_their_own_rate_and_count(name: str) -> None:
+    view, loop, other = engines("mlp")
+    assert isinstance(other, StackedEngine)
+    cohort, jobs, training = view.cohort(range(4)), everyone(view), KINDS[name]
+    rule = LossRule(training.optimiser)
+    other._advances[rule] = recorded(mapped_advance(rule, other, other._images))
+    for round in (1, 2, 3):
+        one, two = (
+            engine.train(loop.initial(), cohort, jobs, training, Key(5, round), chosen)
+            for engine, chosen in ((loop, None), (other, rule))
+        )
+        assert apart(one, two) < 1e-8
 
 
 def test_a_cosine_falls_from_the_rate_to_nearly_nothing() -> None:

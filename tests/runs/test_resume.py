@@ -83,6 +83,19 @@ def test_an_interrupted_run_goes_on_to_the_same_numbers(
     assert left(folder) == whole[algorithm]
 
 
+def test_a_run_by_adam_and_a_cosine_goes_on_at_the_rates_of_its_rounds(tmp_path: Path) -> None:
+    told = {"optimiser": "adamw", "weight_decay": 0.1, "schedule": "cosine", "finetune": 1, "rounds": 4}
+    run(tmp_path / "whole" / "run", **told)
+    folder = tmp_path / "parts" / "run"
+    for round in (2, 4):
+        with pytest.MonkeyPatch.context() as patch:
+            stop_at(patch, round)
+            with pytest.raises(KeyboardInterrupt):
+                run(folder, **told, resume=round > 2)
+    run(folder, **told, resume=True)
+    assert left(folder) == left(tmp_path / "whole" / "run")
+
+
 def test_a_run_that_is_stopped_after_every_round_drops_the_same_branches(tmp_path: Path) -> None:
     """Clusters' own models are dropped on the way, and a general one begins."""
     told = {"shift": "py", "data_fraction": 0.3, "lr": 0.05, "rounds": 16, "cluster_round": 1, "participation": 1.0}
