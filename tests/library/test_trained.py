@@ -37,6 +37,28 @@ def test_newcomers_with_labels_are_placed_with_those_they_are_like(run: Path) ->
     np.testing.assert_array_equal(trained.predict(plain[0], plain[1].astype(str)), answers["a"])
 
 
+def test_features_that_cannot_tell_clusters_apart_are_warned_of(tmp_path: Path) -> None:
+    x = np.concatenate([make_client(k, 60)[0] for k in range(4)])
+    y = np.concatenate([(make_client(k, 60)[1] + (k % 2)) % 3 for k in range(4)])
+    np.savez(tmp_path / "data.npz", x=x, y=y, client=np.repeat(np.arange(4), 60))
+    settings: dict[str, Any] = {
+        "rounds": 6,
+        "cluster_round": 3,
+        "lr": 0.05,
+        "scale": "pixels",
+        "device": "cpu",
+        "store": "none",
+    }
+    fedflux.run(dataset="npz", data_dir=tmp_path / "data.npz", shift="none", out=tmp_path / "run", **settings)
+    trained = fedflux.load(tmp_path / "run")
+    assert len(set(trained.clusters.values())) == 2
+    with pytest.warns(UserWarning, match=r"clusters of this run differ in P\(Y\|X\), which features cannot show"):
+        trained.predict(x[:60])
+    for k in range(4):
+        own = slice(60 * k, 60 * k + 30)
+        assert trained.assign(x[own], y[own]).cluster[0] == trained.clusters[str(k)]
+
+
 def test_asking_changes_nothing(run: Path) -> None:
     trained = fedflux.load(run)
     x, y = make_client(70, 30)

@@ -161,9 +161,8 @@ class TrainedRun:
     def _warn_blind_features(self) -> None:
         """Say where features cannot tell the clusters apart."""
         if any("P(Y|X)" in pair["shift"] for pair in self.result.get("why") or ()):
-            words = (
-                "clusters of this run differ in P(Y|X), which features cannot show: give labels, or doubt the answer"
-            )
+            words = "clusters of this run differ in P(Y|X), which features cannot show"
+            words = f"{words}: doubt the answer, or ask with labels, too: predict(x, y)"
             warnings.warn(words, stacklevel=4)
 
     def _known(self, client: str | int) -> tuple[Predictor, Sequence[int]]:
