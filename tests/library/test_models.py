@@ -135,6 +135,7 @@ PLAIN = """
     records = np.load(data)
     x = torch.as_tensor(records["x"]).to(getattr(torch, told["input"]["type"]))
     assert list(x.shape[1:]) == told["input"]["shape"]
+    assert told["input"].get("range") == ([0, 255] if told["scaling"]["kind"] == "pixels" else None)
     program = torch.export.load(f"{folder}/model.pt2")
     with torch.no_grad():
         scores = program.module()(x)

@@ -112,6 +112,18 @@ def test_a_run_made_on_a_gpu_loads_on_a_machine_without_one(
     np.testing.assert_allclose(found, np.asarray(fedflux.load(run).predict(x)), atol=1e-5)
 
 
+def test_a_model_that_stayed_with_a_deployed_client_is_said(tmp_path: Path) -> None:
+    run = make_run(tmp_path, algorithm="apfl")
+    names = [name for name in digests.kept_files(run) if name not in ("result.json", "personal-personal.safetensors")]
+    digests.save_digests(run, names, (run / "result.json").read_bytes())
+    trained = fedflux.load(run)
+    x, _ = make_client(70, 30)
+    assert np.asarray(trained.predict(x)).shape == (30, 3)
+    for ask in (lambda: trained.model("0"), lambda: trained.predict(x, client="0")):
+        with pytest.raises(FedfluxError, match="client '0' left no model here: models of its own stay with a deployed"):
+            ask()
+
+
 def test_nothing_is_pickled(run: Path) -> None:
     assert {path.suffix for path in files_of(run)} <= {".json", ".jsonl", ".npz", ".safetensors"}
     for path in run.rglob("*.npz"):

@@ -43,7 +43,7 @@ def export_client(run: TrainedRun, client: str | int, out: Path) -> dict[str, An
             "cluster": run.clusters[name],
             "known": scores[number] if number < len(scores) else None,
             "class_names": run.class_names,
-            "input": {"shape": run.input_shape, "type": str(run.input_type).removeprefix("torch.")},
+            "input": {"shape": run.input_shape, "type": str(run.input_type).removeprefix("torch."), **_range(run)},
             "output": SEVERAL if run.form.several_labels else ONE,
             "scaling": run.scaling.as_plain(),
             "weights": model.state_dict()["weights"].tolist(),
@@ -52,6 +52,13 @@ def export_client(run: TrainedRun, client: str | int, out: Path) -> dict[str, An
         },
     )
     return {"path": str(folder), "models": [PROGRAM, STATE], "client": name}
+
+
+def _range(run: TrainedRun) -> dict[str, Any]:
+    """From where to where pixels go: bytes, or shares of one."""
+    if run.scaling.kind != "pixels":
+        return {}
+    return {"range": [0, 255] if run.input_type == torch.uint8 else [0, 1]}
 
 
 def _program(model: ClientModel, example: torch.Tensor) -> torch.export.ExportedProgram:

@@ -16,6 +16,7 @@ from fedflux.algorithms import Algorithm, make_algorithm
 from fedflux.algorithms.base import grown
 from fedflux.algorithms.shared.finetune import TUNED, tuned
 from fedflux.data import Cohort
+from fedflux.data.holding import NothingToTellError
 from fedflux.data.scaling import Scaling
 from fedflux.engine import Predictor, SimulatedEngine, Stack, make_engine
 from fedflux.engine.modes import one_thread, torch_settings
@@ -113,7 +114,7 @@ class TrainedRun:
             if isinstance(x, Mapping) or y is not None:
                 raise FedfluxError("predict with client= takes one client's inputs, without labels")
             brought = self._meet(x, None, group)
-            own = self._engine.resolved(*self._known(client))
+            own = self._own(client)
             return self._probabilities(own, brought)[0]
         cohort = self._meet(x, y, group)
         found = self._probabilities(self._answer(cohort)[0], cohort)
@@ -128,7 +129,7 @@ class TrainedRun:
 
     def model(self, client: str | int) -> ClientModel:
         """The model of a client that trained, fine-tuned where it was, as a module that takes raw inputs."""
-        return self._module(self._engine.resolved(*self._known(client)))
+        return self._module(self._own(client))
 
     def model_for(self, x: Any, y: Any = None, *, group: Any = None) -> ClientModel:
         """The model that a new client is given for these records."""
@@ -164,6 +165,15 @@ class TrainedRun:
             words = "clusters of this run differ in P(Y|X), which features cannot show"
             words = f"{words}: doubt the answer, or ask with labels, too: predict(x, y)"
             warnings.warn(words, stacklevel=4)
+
+    def _own(self, client: str | int) -> Predictor:
+        """What a client that trained answers with, from one stack."""
+        predictor, clients = self._known(client)
+        try:
+            return self._engine.resolved(predictor, clients)
+        except NothingToTellError as error:
+            words = "models of its own stay with a deployed client, who alone can answer with them"
+            raise FedfluxError(f"client '{self.clients[clients[0]]}' left no model here: {words}") from error
 
     def _known(self, client: str | int) -> tuple[Predictor, Sequence[int]]:
         number = self.number(client)
