@@ -87,6 +87,28 @@ def test_a_stopped_run_does_not_stay_running_in_mlflow(
     assert found() == "FINISHED"
 
 
+@pytest.mark.parametrize(("step", "status"), [("log_param", "KILLED"), ("log_metric", "KILLED"), ("final", "FINISHED")])
+def test_ctrl_c_while_mlflow_is_told_something_ends_its_run(
+    step: str, status: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("mlflow", reason="the extra 'track' is not installed")
+    monkeypatch.delenv("MLFLOW_TRACKING_URI", raising=False)
+    from mlflow.tracking import MlflowClient
+
+    real = MlflowClient.log_metric
+
+    def stop(client: Any, run: str, name: str, *rest: Any, **more: Any) -> None:
+        if step != "final" or name.startswith("final_"):
+            raise KeyboardInterrupt
+        real(client, run, name, *rest, **more)
+
+    monkeypatch.setattr(MlflowClient, "log_metric" if step == "final" else step, stop)
+    with pytest.raises(KeyboardInterrupt):
+        fedflux.run(**SHORT, out=tmp_path / "run", track="mlflow")
+    client = MlflowClient((tmp_path / "mlruns").as_uri())
+    assert client.get_run(read_json(tmp_path / "run" / "mlflow.json")["run_id"]).info.status == status
+
+
 class Failing:
     """A tracker that fails at one of its steps."""
 

@@ -58,7 +58,7 @@ def show_clusters(result: dict[str, Any]) -> None:
     names = result.get("client_names") or ()
     for label in sorted(set(result["labels"])):
         members = [c for c, m in zip(result["clients"], result["labels"], strict=True) if m == label]
-        named = [names[c] if c < len(names) else str(c) for c in members]
+        named = [str(names[c] if c < len(names) else c) for c in members]
         table.add_row(str(label), escape(", ".join(named)))
     stdout.print(table)
     _show_why(result["why"])

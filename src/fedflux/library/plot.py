@@ -12,6 +12,16 @@ NAMED = 40
 """Clients up to which each is named on the axis."""
 
 
+LETTERS = 18
+"""Of a client's name on the axis."""
+
+
+def _plain(name: str) -> str:
+    """A name with room for it, in which nothing is mathematics."""
+    cut = name if len(name) <= LETTERS else f"{name[: LETTERS - 1].rstrip()}…"
+    return cut.replace("$", r"\$")
+
+
 def plot_result(result: "Result") -> Figure:
     """Two panels; nothing of a caller's matplotlib is changed."""
     figure = Figure(figsize=(10, 3.6), layout="constrained")
@@ -22,8 +32,9 @@ def plot_result(result: "Result") -> Figure:
     found = result.get("cluster_round")
     if found is not None:
         left.axvline(found, linestyle=":", color="#888888")
-        left.annotate("clusters", (found, 0.02), xycoords=("data", "axes fraction"), rotation=90, color="#555555")
-    left.set(xlabel="round", ylabel="validation accuracy, %", title="Rounds")
+        near = {"xycoords": ("data", "axes fraction"), "xytext": (-3, 0), "textcoords": "offset points", "ha": "right"}
+        left.annotate("clusters", (found, 0.6), **near, rotation=90, color="#555555")
+    left.set(xlabel="round", ylabel=f"validation {result.get('score') or 'accuracy'}, %", title="Rounds")
     if "cluster" in clients:
         clients = clients.sort_values("cluster", kind="stable")
     places = np.arange(len(clients))
@@ -34,8 +45,10 @@ def plot_result(result: "Result") -> Figure:
         for edge in np.flatnonzero(np.diff(clients["cluster"].to_numpy())):
             right.axvline(edge + 0.7, color="#888888", linewidth=0.8)
     if len(clients) <= NAMED:
-        right.set_xticks(places + 0.2, clients.index, rotation=90, fontsize=7)
-    right.set(ylabel="%", title="Clients, cluster by cluster")
+        names = [_plain(str(name)) for name in clients.index]
+        right.set_xticks(places + 0.2, names, rotation=90, fontsize=7)
+    right.set(ylabel="%")
+    right.set_title("Clients, cluster by cluster", loc="left")
     if right.get_legend_handles_labels()[0]:
-        right.legend(loc="lower right", fontsize=8)
+        right.legend(loc="lower right", bbox_to_anchor=(1, 1), ncols=2, frameon=False, fontsize=8)
     return figure

@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 CLIENT_COLUMNS = {"cluster": "assignment", "known": "known_per_client", "test": "test_per_client", "truth": "truth"}
 """Columns of the table of clients, and the keys of the result that they are made of."""
 
+MOST_ROWS = 30
+"""Of the table that a notebook shows; of more the first and the last are shown."""
+
 
 class Result(Mapping[str, Any]):
     """The figures of a finished run, as `fedflux run --json` prints them, and what is made of them.
@@ -49,29 +52,35 @@ class Result(Mapping[str, Any]):
 
     def _repr_html_(self) -> str:
         """In a notebook: the verdict, the figures, the clients."""
-        verdict = self._values.get("verdict")
-        words = "" if verdict is None else f"<p>{escape(str(verdict))}</p>"
-        shown = self.clients.round(1).to_html(max_rows=20)
+        without = self._values.get("no_test_phase")
+        told = [self._values.get("verdict"), None if without is None else f"No test phase: {without}."]
+        words = "".join(f"<p>{escape(str(line))}</p>" for line in told if line is not None)
+        shown = self.clients.round(1).to_html(max_rows=MOST_ROWS, na_rep="–")
         return f"<p><b>{escape(repr(self))}</b></p>{words}{shown}"
 
     @property
     def known(self) -> float | None:
-        """Mean accuracy of clients with the model of the cluster they trained in, in percent."""
+        """Mean score of clients with the model of the cluster they trained in, in percent.
+
+        `result["score"]` names it: accuracy, or macro ROC AUC.
+        """
         return self._score("known")
 
     @property
     def test(self) -> float | None:
-        """The same where clients are placed by their features alone; None where features cannot tell."""
+        """The same where clients are placed by their features alone; None where features cannot tell
+        (`result["no_test_phase"]` says why).
+        """
         return self._score("test")
 
     @property
     def worst(self) -> float | None:
-        """The lowest of the clients' known accuracies."""
+        """The lowest of the clients' known scores."""
         return self._score("worst")
 
     @property
     def unseen(self) -> float | None:
-        """Mean accuracy of clients that were held out of training; None where nobody was."""
+        """Mean score of clients that were held out of training; None where nobody was."""
         return self._score("unseen")
 
     def _score(self, name: str) -> float | None:
@@ -81,6 +90,8 @@ class Result(Mapping[str, Any]):
     @property
     def client_names(self) -> list[str]:
         """The clients that trained, in order."""
+        if self._values.get("client_names"):
+            return [str(name) for name in self._values["client_names"]]
         told = read_object(self.folder / TRAINED_FILE)
         count = len(self._values.get("known_per_client") or ())
         return [str(name) for name in told["form"]["client_names"]] if told else [str(k) for k in range(count)]
@@ -99,7 +110,7 @@ class Result(Mapping[str, Any]):
 
     @property
     def rounds(self) -> "DataFrame":
-        """A line for each round: mean validation accuracy, traffic in bytes, seconds, what happened."""
+        """A line for each round: mean validation score, traffic in bytes, seconds, what happened."""
         from pandas import DataFrame
 
         lines = read_lines(self.folder / ROUNDS_FILE)
@@ -117,7 +128,7 @@ class Result(Mapping[str, Any]):
         return DataFrame(shown).set_index("round") if shown else DataFrame()
 
     def plot(self) -> "Figure":
-        """Validation accuracy by round, and every client's scores, clients of a cluster side by side."""
+        """The validation score by round, and every client's scores, clients of a cluster side by side."""
         from fedflux.library.plot import plot_result
 
         return plot_result(self)

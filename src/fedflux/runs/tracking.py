@@ -117,6 +117,7 @@ class MLflow:
             self._client = MlflowClient((folder.parent / "mlruns").resolve().as_uri())
         else:
             self._client = MlflowClient()
+        self._finished = False
         known = read_object(folder / MLFLOW_FILE) if done else None
         if known is not None:
             self._run = known["run_id"]
@@ -125,10 +126,14 @@ class MLflow:
         experiment = self._client.get_experiment_by_name("fedflux")
         number = experiment.experiment_id if experiment else self._client.create_experiment("fedflux")
         self._run = self._client.create_run(number, run_name=folder.name).info.run_id
-        write_json(folder / MLFLOW_FILE, {"run_id": self._run})
-        for key, value in config.items():
-            if value is not None and not isinstance(value, dict):
-                self._client.log_param(self._run, key, value)
+        try:
+            write_json(folder / MLFLOW_FILE, {"run_id": self._run})
+            for key, value in config.items():
+                if value is not None and not isinstance(value, dict):
+                    self._client.log_param(self._run, key, value)
+        except BaseException as error:  # nobody holds this tracker yet, so nobody else would end its run
+            self.close("FAILED" if isinstance(error, Exception) else "KILLED")
+            raise
 
     def round(self, record: Mapping[str, Any]) -> None:
         """Mean and worst validation accuracy, bytes, seconds."""
@@ -136,7 +141,8 @@ class MLflow:
             self._client.log_metric(self._run, name, value, step=record["round"])
 
     def finish(self, result: Mapping[str, Any]) -> None:
-        """The final scores."""
+        """The final scores; from here on the run is finished, whatever interrupts the telling."""
+        self._finished = True
         for name in SCORES:
             if result.get(name) is not None:
                 self._client.log_metric(self._run, f"final_{name}", result[name])
@@ -145,7 +151,7 @@ class MLflow:
     def close(self, stopped: Stopped | None) -> None:
         """Nothing is open between calls; a run without a result is said to have ended."""
         if stopped is not None:
-            self._client.set_terminated(self._run, stopped)
+            self._client.set_terminated(self._run, "FINISHED" if self._finished else stopped)
 
 
 TRACKERS: dict[str, Callable[[Path, Mapping[str, Any], int], Tracker]] = {"tensorboard": TensorBoard, "mlflow": MLflow}
