@@ -62,3 +62,11 @@ def test_a_folder_that_cannot_be_made_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FedfluxError, match="cannot write exports"):
         export_all(collect([write_run(tmp_path / "r")]), tmp_path / "file" / "out")
+
+
+def test_tables_name_the_score(tmp_path: Path) -> None:
+    write_run(tmp_path / "runs" / "one", result={"score": "macro ROC AUC"})
+    write_run(tmp_path / "runs" / "other", algorithm="fedavg", result={"score": "macro ROC AUC"})
+    written = export_all(collect([tmp_path / "runs"]), tmp_path / "out")
+    captions = [path.read_text() for path in written if path.name.endswith("by-shift.tex")]
+    assert ["macro ROC AUC on the clients' test parts" in text for text in captions] == [True]

@@ -42,7 +42,8 @@ def export_all(data: Mapping[str, Any], folder: Path) -> list[Path]:
         written = []
         for block in data["overview"]["blocks"]:
             name = block["id"]
-            for title, text in block_tables(block).items():
+            scores = {run["score"] for run in data["runs"] if _is_of(run["row"], block)}
+            for title, text in block_tables(block, " or ".join(sorted(scores))).items():
                 written.append(_write(folder / f"{name}-{title}.tex", text.encode()))
             for score, words in (("known", "known association"), ("test", "test phase")):
                 if any(line[f"{score}_mean"] is not None for line in block["by_shift"]):
@@ -56,6 +57,10 @@ def export_all(data: Mapping[str, Any], folder: Path) -> list[Path]:
     except OSError as error:
         raise FedfluxError(f"cannot write exports to {folder}: {error.strerror}") from error
     return written
+
+
+def _is_of(row: Mapping[str, Any], block: Mapping[str, Any]) -> bool:
+    return (row["dataset"], row["group"]) == (block["dataset"], block["group"])
 
 
 def _write(path: Path, content: bytes) -> Path:
@@ -85,7 +90,7 @@ def _figure(stem: Path, draw: Callable[["Axes"], None], width: float = 4.5) -> l
 def _comparison(data: Mapping[str, Any], block: Mapping[str, Any], score: str, words: str) -> Callable[["Axes"], None]:
     """A dot a run, by shift and algorithm, with the mean of each."""
     runs = [run["row"] for run in data["runs"]]
-    rows = [row for row in runs if (row["dataset"], row["group"]) == (block["dataset"], block["group"])]
+    rows = [row for row in runs if _is_of(row, block)]
     names = [name for name in data["overview"]["algorithms"] if any(row["algorithm"] == name for row in rows)]
 
     def draw(axes: "Axes") -> None:
@@ -129,7 +134,7 @@ def _accuracy(run: Mapping[str, Any]) -> Callable[["Axes"], None]:
         if run["clustering"]["cluster_round"] is not None:
             axes.axvline(run["clustering"]["cluster_round"], color="#59636e", lw=0.8, ls=":")
         axes.set_xlabel("round")
-        axes.set_ylabel("validation accuracy, %")
+        axes.set_ylabel(f"validation {run['score']}, %")
         if len(curves["clusters"]) <= len(FEW):
             axes.legend(fontsize=7)
 

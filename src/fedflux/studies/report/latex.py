@@ -24,12 +24,12 @@ SCORES = {
 VERDICTS = {"better": "better", "worse": "worse", "": "--"}
 
 
-def block_tables(block: Mapping[str, Any]) -> dict[str, str]:
+def block_tables(block: Mapping[str, Any], score: str = "accuracy") -> dict[str, str]:
     """File name → LaTeX: by shift, over all shifts, and the paired differences."""
     where = str(block["group"] or block["dataset"])
-    tables = {"by-shift": _means(block["by_shift"], where, by_shift=True)}
+    tables = {"by-shift": _means(block["by_shift"], where, score, by_shift=True)}
     if len(block["shifts"]) > 1:
-        tables["overall"] = _means(block["overall"], where, by_shift=False)
+        tables["overall"] = _means(block["overall"], where, score, by_shift=False)
     if block["paired"]:
         tables["paired"] = _paired(block["paired"], where)
     return tables
@@ -40,7 +40,7 @@ def escape(text: str) -> str:
     return "".join(MARKS.get(character, character) for character in text)
 
 
-def _means(lines: Sequence[Mapping[str, Any]], where: str, by_shift: bool) -> str:
+def _means(lines: Sequence[Mapping[str, Any]], where: str, score: str, by_shift: bool) -> str:
     held_out = any(line["unseen_mean"] is not None for line in lines)
     scores = ["Known", "worst", "Test", "worst", *(["Unseen", "worst"] if held_out else []), "Pairs right"]
     heads = ["Algorithm", *(["Shift"] if by_shift else []), *scores, "Over"]
@@ -59,7 +59,7 @@ def _means(lines: Sequence[Mapping[str, Any]], where: str, by_shift: bool) -> st
         for line in lines
     ]
     caption = (
-        f"{escape(where)}: accuracy on the clients' test parts in percent, mean over clients; $\\pm$ is the deviation "
+        f"{escape(where)}: {score} on the clients' test parts in percent, mean over clients; $\\pm$ is the deviation "
         "over seeds. Worst: the worst client of a run. Pairs right: client pairs rightly put together or apart."
     )
     return _table(heads, rows, "l" * (2 if by_shift else 1) + "r" * len(scores) + "l", caption)
