@@ -232,3 +232,8 @@ def test_no_level_is_named_where_nothing_is_shifted() -> None:
     assert by_shift(rows)[0]["scope"] == overall(rows)[0]["scope"] == "1 seed"
     mixed = [*rows[:1], row("flux", "px", 3, 42, known=90.0)]
     assert overall(mixed)[0]["scope"] == "mean over none and px at level 3, 1 seed"
+
+
+def test_a_level_is_named_where_it_says_by_what_clients_differ() -> None:
+    rows = [{**row("flux", "none", level, 42, known=80.0), "dataset": "nih-cxr"} for level in (1, 3)]
+    assert by_shift(rows)[0]["scope"] == "mean over levels 1 and 3, 1 seed"

@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.stats import rankdata, t
 
+from fedflux.data.sources import BY_LEVEL
+
 Row = Mapping[str, Any]
 Key = tuple[str, str, str]  # group, algorithm, dataset
 Cell = tuple[str, int, int]  # shift, level, seed
@@ -61,7 +63,7 @@ def by_shift(rows: Iterable[Row]) -> list[dict[str, Any]]:
         for shift, levels in grids[group, dataset].items():
             if any(cell[0] == shift for cell in cells):
                 named = {"group": group, "algorithm": algorithm, "dataset": dataset, "shift": shift}
-                words = _of_levels(shift, levels)
+                words = _of_levels(shift, levels, dataset)
                 wanted = {score: {shift: levels} for score in SCORES}
                 over = f"mean over {words}" if len(levels) > 1 and words else words
                 line = _mean_line(cells, {shift: levels}, wanted, over)
@@ -235,9 +237,9 @@ def _grid_words(grid: Grid) -> str:
     return listed([*plain, *(f"{shift} at {level_words(levels)}" for shift, levels in shifted.items())])
 
 
-def _of_levels(shift: str, levels: Sequence[int]) -> str:
-    """Nothing where the shift has none."""
-    return "" if shift == UNSHIFTED else level_words(levels)
+def _of_levels(shift: str, levels: Sequence[int], dataset: str) -> str:
+    """Nothing where the shift has none, unless the data's own differences have."""
+    return "" if shift == UNSHIFTED and dataset not in BY_LEVEL else level_words(levels)
 
 
 def _but(grid: Grid, wanted: Mapping[str, Grid]) -> str:
