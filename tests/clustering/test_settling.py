@@ -128,3 +128,15 @@ def test_the_clusterer_returns_the_pool_of_what_it_returns(relabelled: tuple[Des
     expected = Pool.of(descriptors).merge(found.labels_)
     np.testing.assert_allclose(found.pool_.mean, expected.mean, atol=1e-12)
     np.testing.assert_array_equal(found.pool_.members, expected.members)
+
+
+@pytest.mark.parametrize("seed", [8, 15, 29])
+def test_a_client_of_five_examples_joins_those_that_explain_it(seed: int) -> None:
+    """So few examples rule hardly anybody out when two clients are compared, and yet they fit one cluster alone."""
+    world, rng = Population(seed, 4, 8, gap=3.0), np.random.default_rng(seed)
+    truth, clients = np.arange(12) % 3, []
+    for size, kind in zip(rng.permutation([5, 6, 8, 13, 26, 51, 77, 128, 256, 448, 768, 1280]), truth, strict=True):
+        x, y = world.draw(rng, size)
+        clients.append((x, (y + kind) % 4))
+    labels = CalibratedClustering().fit(describe_samples(clients, 4)).labels_
+    np.testing.assert_array_equal(labels, truth)

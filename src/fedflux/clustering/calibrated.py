@@ -99,11 +99,16 @@ class CalibratedClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def _settled(self, clients: Pool, labels: Index, variation: Variation) -> Index:
-        """Everyone where it fits best; then clusters that nothing sets apart any more, once some have left, merge."""
+        """Everyone where it fits best; then clusters that nothing sets apart any more, once some have left, merge.
+
+        A cluster of few examples merges with any that these cannot rule out, though another explains them far better:
+        hence everyone settles once more.
+        """
         moved = settled(clients, labels, variation)
         if moved is labels or self.floor is not None:
             return moved
-        return self._agglomerate(partial(clients.merge, moved), variation)[1][moved]
+        merged = self._agglomerate(partial(clients.merge, moved), variation)[1][moved]
+        return merged if merged.max() == moved.max() else settled(clients, merged, variation)
 
     def _variation(self, descriptors: Descriptors) -> Variation:
         """The variation within the clusters that it leads to itself, from above.
