@@ -11,9 +11,9 @@ from fedflux.clustering import (
     Clusterer,
     SilhouetteKMeans,
     find_clusters,
-    in_order_of_appearance,
 )
 from fedflux.clustering.adaptive_dbscan import find_knee, noise_to_singletons
+from fedflux.clustering.clusterers import in_order_of_appearance
 from fedflux.clustering.placement.marginals import cluster_centroids, nearest_centroid
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.errors import FedfluxError

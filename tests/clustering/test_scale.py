@@ -9,10 +9,10 @@ from sklearn.metrics import adjusted_rand_score
 from sklearn.neighbors import NearestNeighbors
 from tests.clustering.making import many_clients
 
-from fedflux import clustering
 from fedflux.clustering import AdaptiveDBSCAN, CalibratedClustering, Clusterer, find_clusters, with_centroids
 from fedflux.clustering import adaptive_dbscan as dbscan_module
 from fedflux.clustering import calibrated as calibrated_module
+from fedflux.clustering import clusterers as clusterers_module
 from fedflux.clustering.calibrated import candidate_pairs
 from fedflux.clustering.evidence.comparison import Pool
 from fedflux.clustering.neighbours import approximate_neighbours
@@ -27,7 +27,7 @@ from fedflux.errors import FedfluxError
 @pytest.fixture
 def at_scale(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every federation of more than 200 clients takes the paths of more than 20,000."""
-    for module in (sums, calibrated_module, dbscan_module, clustering):
+    for module in (sums, calibrated_module, dbscan_module, clusterers_module):
         monkeypatch.setattr(module, "EXACT", 200)
 
 

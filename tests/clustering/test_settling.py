@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from sklearn.metrics import adjusted_rand_score
 from tests.clustering.making import Population, describe_samples
 
 from fedflux.clustering import with_centroids
@@ -139,4 +140,4 @@ def test_a_client_of_five_examples_joins_those_that_explain_it(seed: int) -> Non
         x, y = world.draw(rng, size)
         clients.append((x, (y + kind) % 4))
     labels = CalibratedClustering().fit(describe_samples(clients, 4)).labels_
-    np.testing.assert_array_equal(labels, truth)
+    assert adjusted_rand_score(labels, truth) == 1
