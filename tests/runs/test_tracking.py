@@ -1,5 +1,9 @@
 """Curves reach TensorBoard and MLflow as their own libraries read them."""
 
+import os
+import signal
+import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +14,7 @@ from tests.runs.test_resume import stop_at
 import fedflux
 from fedflux.errors import FedfluxError
 from fedflux.files import read_lines
-from fedflux.runs import tracking
+from fedflux.runs import runner, tracking
 from fedflux.runs.config import make_config
 from fedflux.runs.ending.finish import Ending
 from fedflux.runs.runner import run_config
@@ -107,6 +111,32 @@ def test_ctrl_c_while_mlflow_is_told_something_ends_its_run(
         fedflux.run(**SHORT, out=tmp_path / "run", track="mlflow")
     client = MlflowClient((tmp_path / "mlruns").as_uri())
     assert client.get_run(read_json(tmp_path / "run" / "mlflow.json")["run_id"]).info.status == status
+
+
+def test_ctrl_c_that_a_library_swallows_while_it_starts_stops_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Swallowing:
+        def __init__(self, *_: Any) -> None:
+            with suppress(BaseException):
+                os.kill(os.getpid(), signal.SIGINT)
+                time.sleep(0.2)
+
+        def round(self, _: Any) -> None:
+            raise AssertionError("no round was to begin")
+
+        def close(self, stopped: Any) -> None:
+            assert stopped == "KILLED"
+
+    monkeypatch.setattr(runner, "check_trackers", lambda names: None)
+    monkeypatch.setitem(tracking.TRACKERS, "swallowing", Swallowing)
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt, match="stopped after round 0"):
+            fedflux.run(**SHORT, out=tmp_path / "run", track="swallowing")
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 class Failing:

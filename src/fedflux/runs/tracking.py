@@ -1,6 +1,8 @@
 """Optional: a run's curves in TensorBoard or MLflow (`--track tensorboard,mlflow`; the extra `track`)."""
 
 import os
+import signal
+import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -185,8 +187,9 @@ def make_tracker(
     trackers = Several(complain)
     stopped: Stopped | None = "KILLED"
     try:
-        for name in _split(names):
-            trackers.start(name, partial(TRACKERS[name], folder, config, done))
+        with ctrl_c_afterwards():
+            for name in _split(names):
+                trackers.start(name, partial(TRACKERS[name], folder, config, done))
         yield trackers
         stopped = None
     except Exception:
@@ -194,6 +197,28 @@ def make_tracker(
         raise
     finally:
         trackers.close(stopped)
+
+
+@contextmanager
+def ctrl_c_afterwards() -> Iterator[None]:
+    """Put Ctrl-C off until the context is left: what a library loads while it starts may swallow it."""
+    usual = signal.getsignal(signal.SIGINT)
+    if usual is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    pressed = False
+
+    def note(*_: object) -> None:
+        nonlocal pressed
+        pressed = True
+
+    signal.signal(signal.SIGINT, note)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, usual)
+    if pressed:
+        raise KeyboardInterrupt
 
 
 def _split(names: str | None) -> list[str]:
