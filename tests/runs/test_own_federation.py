@@ -8,10 +8,14 @@ import pytest
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from tests.cli.test_cli import Call, call
+
 import fedflux
 from fedflux import Federation, FedfluxError
 from fedflux.data import Partition, partition
 from fedflux.data.sources import load
+
+__all__ = ["call"]
 
 SETTINGS: dict[str, Any] = {"rounds": 4, "cluster_round": 2, "device": "cpu", "progress": False, "lr": 0.1}
 
@@ -158,3 +162,11 @@ def test_models_that_do_not_fit(model: Any, options: dict[str, Any], says: str, 
     assert says in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "run" / "result.json").exists()
+
+
+def test_a_broken_table_ends_with_status_2_and_leaves_nothing(tmp_path: Path, call: Call) -> None:
+    (tmp_path / "own.csv").write_text("age,client,label\n1,a,0\n2,a\n", encoding="utf-8")
+    done = call("run", "--dataset", "csv", "--data-dir", str(tmp_path / "own.csv"), "--out", str(tmp_path / "run"))
+    assert done.status == 2
+    assert done.stderr.strip().endswith("own.csv, line 3: 2 cells, but the first line names 3 columns")
+    assert [one.name for one in tmp_path.iterdir() if one.name != "own.csv"] == []
