@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.runs.making import make_client, read_json, run_npz, save_clients
 
-from fedflux.cli import display, display_run
+from fedflux.cli import display_run
 from fedflux.engine import Predictor
 from fedflux.runs import evaluation
 from fedflux.runs.ending import finish

@@ -63,7 +63,9 @@ def test_shifts_of_labels_refuse_them() -> None:
 def test_the_same_table_at_four_scales_scores_alike() -> None:
     def known(change: Any) -> float:
         own = {f"c{k}": rows(k, 150, flipped=k > 2) for k in range(6)}
-        result = fedflux.run(Federation.from_clients({name: (change(x), y) for name, (x, y) in own.items()}), **SETTINGS)
+        result = fedflux.run(
+            Federation.from_clients({name: (change(x), y) for name, (x, y) in own.items()}), **SETTINGS
+        )
         assert result.known is not None
         return result.known
 

@@ -92,6 +92,8 @@ def test_a_shift_on_top_of_clients_of_their_own_is_said(tmp_path: Path) -> None:
 def test_data_of_ones_own_is_not_shifted_unless_it_is_asked_for(tmp_path: Path) -> None:
     file = tmp_path / "run.toml"
     file.write_text('dataset = "npz"\n')
-    assert [make_config(told, config).shift for told, config in [({"dataset": "npz"}, None), ({}, file)]] == ["none"] * 2
+    assert [make_config(told, config).shift for told, config in [({"dataset": "npz"}, None), ({}, file)]] == [
+        "none"
+    ] * 2
     assert make_config({"dataset": "folder", "shift": "px"}).shift == "px"
     assert make_config({}).shift == "px"

@@ -14,9 +14,9 @@ from fedflux.data import Cohort, Federation
 from fedflux.engine import Engine, Key, Predictor
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
+from fedflux.runs.ending.test_phase import NoTestPhase
 from fedflux.runs.metrics import Measured, Metrics
 from fedflux.runs.scores import client_scores, cluster_scores
-from fedflux.runs.ending.test_phase import NoTestPhase
 from fedflux.runs.verdict import variation_figures, verdict
 
 TUNED_AT_ONCE = 64
@@ -151,7 +151,11 @@ def cluster_figures(algorithm: Algorithm[Any], state: Any, federation: Federatio
 
 
 def told_of_clusters(
-    config: RunConfig, algorithm: Algorithm[Any], state: Any, summary: Mapping[str, Any], vocabulary: Vocabulary = NUMBERS
+    config: RunConfig,
+    algorithm: Algorithm[Any],
+    state: Any,
+    summary: Mapping[str, Any],
+    vocabulary: Vocabulary = NUMBERS,
 ) -> dict[str, Any]:
     """Why clusters differ, how clients of one cluster vary, and what it came to; all None without descriptors.
 

@@ -53,7 +53,10 @@ class Measured:
             name: {
                 key: value
                 for phase, found in phases.items()
-                for key, value in ((phase, None if phase in unmeant else float(np.nanmean(found))), (f"{phase}_per_client", found))
+                for key, value in (
+                    (phase, None if phase in unmeant else float(np.nanmean(found))),
+                    (f"{phase}_per_client", found),
+                )
             }
             for name, phases in self.values.items()
         }

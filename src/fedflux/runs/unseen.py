@@ -12,9 +12,9 @@ from fedflux.data.truth import UNKNOWN
 from fedflux.engine import Engine
 from fedflux.placement import Placement
 from fedflux.runs.config import RunConfig
+from fedflux.runs.ending.test_phase import shows_in_features
 from fedflux.runs.evaluation import asked_in_parts, placements
 from fedflux.runs.scores import client_scores
-from fedflux.runs.ending.test_phase import shows_in_features
 
 
 def evaluate_unseen(

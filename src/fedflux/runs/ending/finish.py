@@ -14,6 +14,7 @@ from fedflux.data import Cohort, Federation, Population
 from fedflux.engine import Engine
 from fedflux.files import jsonable, write_npz
 from fedflux.runs.config import RunConfig
+from fedflux.runs.ending.test_phase import no_test_phase
 from fedflux.runs.evaluation import LISTED, Evaluation, cluster_figures, costs, evaluate, told_of_clusters
 from fedflux.runs.metrics import Metrics
 from fedflux.runs.privacy_report import privacy_report
@@ -22,7 +23,6 @@ from fedflux.runs.storage.attempts import AFTERWARDS, record_attempt, repeated
 from fedflux.runs.storage.finished import save_finished
 from fedflux.runs.storage.folder import PLACEMENTS_FILE
 from fedflux.runs.storage.records import round_record
-from fedflux.runs.ending.test_phase import no_test_phase
 from fedflux.runs.unseen import evaluate_unseen
 
 Records = Sequence[Mapping[str, Any]]

@@ -14,7 +14,7 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from fedflux.errors import FedfluxError
-from fedflux.files import LOCK_FILE, append_line, check_ours, is_remnant, read_lines, read_object, try_writing
+from fedflux.files import LOCK_FILE, append_line, check_ours, is_remnant, read_object, try_writing
 
 CONFIG_FILE = "config.json"
 RESULT_FILE = "result.json"

@@ -13,8 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load, save
 
 from fedflux.data import Federation
-from fedflux.data.tasks import ONE_LABEL, SEVERAL_LABELS, Task
 from fedflux.data.scaling import Scaling
+from fedflux.data.tasks import ONE_LABEL, SEVERAL_LABELS, Task
 from fedflux.engine import Kept, Stack
 from fedflux.errors import FedfluxError
 from fedflux.files import read_object, write_json, written_whole
