@@ -6,9 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 from numpy.typing import NDArray
-from torch import Tensor, nn
-
 from tests.cli.test_cli import Call, call
+from torch import Tensor, nn
 
 import fedflux
 from fedflux import Federation, FedfluxError
