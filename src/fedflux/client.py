@@ -76,8 +76,8 @@ class Client:
         headers = {} if key is None else {"Authorization": f"Bearer {key}"}
         self._http = httpx.Client(base_url=url, headers=headers, timeout=timeout, follow_redirects=False)
         self._failed = httpx.HTTPError
-        self._trusted = None if trust is None else public_key(Path(trust))
-        self._cache = Path(mkdtemp(prefix="fedflux-")) if cache is None else Path(cache)
+        self._trusted = None if trust is None else public_key(Path(trust).expanduser())
+        self._cache = Path(mkdtemp(prefix="fedflux-")) if cache is None else Path(cache).expanduser()
         self._cache.mkdir(parents=True, exist_ok=True)
         self._bundle: Bundle | None = None
         self._graphs: dict[str, Graph] = {}

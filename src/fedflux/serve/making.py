@@ -57,6 +57,9 @@ class Contents:
         if not isinstance(method, FluxAnswers):
             words = "does not place clients by what their data look like; export --client NAME writes models"
             raise FedfluxError(f"a bundle is made of a FLUX run: {run.config.algorithm} {words}")
+        if run.form.several_labels:
+            words = "a bundle answers with one label a record, and here a record may have several"
+            raise FedfluxError(f"{words}; export --client NAME writes models")
         if not isinstance(state, Clustered):
             raise FedfluxError("this run ended before clusters were found: there is nothing to place clients with")
         if method.settings.assignment != "mixture":

@@ -1,6 +1,5 @@
 """The service's routes."""
 
-import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,25 +10,24 @@ from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.responses import PlainTextResponse, Response
 
 from fedflux.errors import FedfluxError
 from fedflux.serve.keeping.audit import Audit
 from fedflux.serve.keeping.keys import Keys
 from fedflux.serve.service import assigning, downloads, open_inference
+from fedflux.serve.service.computing import computed
 from fedflux.serve.service.gate import Gate, RefusedError
 from fedflux.serve.service.holder import Holder
 from fedflux.serve.service.logs import log
 from fedflux.serve.service.metrics import Metrics
+from fedflux.serve.service.observed import Observed
 from fedflux.serve.service.pages import page_file
 from fedflux.serve.service.reading import as_json, read_object
 from fedflux.serve.service.settings import AUDIT_FILE, ServiceSettings
 from fedflux.serve.signing import public_key
 from fedflux.version import __version__
 
-OTHER = "other"
-"""How routes that do not exist are counted."""
 REFUSALS: dict[int | str, dict[str, Any]] = {
     status: {"description": text, "content": {"application/json": {"schema": {"$ref": "#/components/schemas/Refusal"}}}}
     for status, text in {
@@ -46,6 +44,17 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         429: "too many requests",
     }.items()
 }
+
+
+FILES: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"application/octet-stream": {}, "application/json": {}, "text/markdown": {}}}
+}
+
+
+class File(Response):
+    """Bytes of a model."""
+
+    media_type = "application/octet-stream"
 
 
 def make_app(settings: ServiceSettings) -> FastAPI:
@@ -120,7 +129,7 @@ def _add_placing(
         answer = {"bundle": bundle.id, "clusters": clusters, "models": names, "files": files}
         return _answer({**answer, "class_names": list(bundle.class_names), "input": bundle.form.as_plain()})
 
-    @app.get("/v1/models/{id}", tags=["models"])
+    @app.get("/v1/models/{id}", tags=["models"], response_class=File)
     async def model(
         request: Request, id: str = Path(), format: str = Query("onnx", pattern="^(onnx|safetensors)$")
     ) -> Response:
@@ -129,7 +138,7 @@ def _add_placing(
         bundle = holder.current.bundle
         return downloads.send(bundle, downloads.model_file(bundle, id, format), request)
 
-    @app.get("/v1/bundle/{file:path}", tags=["models"])
+    @app.get("/v1/bundle/{file:path}", tags=["models"], responses=FILES)
     async def file(request: Request, file: str) -> Response:
         """A file of the bundle by its name in the manifest, or manifest.json itself."""
         gate.enter(request, "models")
@@ -172,7 +181,7 @@ def _add_inference(app: FastAPI, holder: Holder, gate: Gate, metrics: Metrics, s
         bundle = holder.current.bundle
         told, binary = open_inference.parse(await gate.body(request), request.headers.get(open_inference.LENGTH))
         work = open_inference.infer
-        content, length, count = await run_in_threadpool(work, bundle, name, told, binary, settings.most_records)
+        content, length, count = await computed(work, bundle, name, told, binary, settings.most_records)
         metrics.records.labels(name).inc(count)
         if length is None:
             return Response(content, media_type="application/json")
@@ -198,7 +207,7 @@ def _add_operation(app: FastAPI, holder: Holder, gate: Gate, metrics: Metrics) -
             raise RefusedError(422, f"{error}; {holder.current.bundle.id[:12]} goes on being served") from error
         return _answer({"bundle": bundle})
 
-    @app.get("/metrics", tags=["operation"])
+    @app.get("/metrics", tags=["operation"], response_class=PlainTextResponse)
     async def figures(request: Request) -> Response:
         """Figures for Prometheus."""
         gate.enter(request, "metrics")
@@ -264,32 +273,3 @@ def _schema(app: FastAPI) -> dict[str, Any]:
         told["security"] = [{"key": []}, {}]
         app.openapi_schema = told
     return app.openapi_schema
-
-
-class Observed:
-    """Every request in the log and in the figures: route, status and time, nothing of its content."""
-
-    def __init__(self, app: ASGIApp, metrics: Metrics) -> None:
-        self._app, self._metrics = app, metrics
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let it through."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
-        begun, status = time.perf_counter(), [500]
-
-        async def noted(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                status[0] = message["status"]
-            await send(message)
-
-        try:
-            await self._app(scope, receive, noted)
-        finally:
-            seconds = time.perf_counter() - begun
-            route = getattr(scope.get("route"), "path", OTHER)
-            self._metrics.requests.labels(route, str(status[0])).inc()
-            self._metrics.seconds.labels(route).observe(seconds)
-            key = scope.get("fedflux.key", "-")
-            log("request", method=scope["method"], route=route, status=status[0], ms=round(1e3 * seconds, 2), key=key)

@@ -4,12 +4,11 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from starlette.concurrency import run_in_threadpool
-
 from fedflux.clustering.placement.offer import Scores
 from fedflux.errors import FedfluxError
 from fedflux.serve.bundle import Assigned, Bundle
 from fedflux.serve.keeping.audit import Audit, Entry
+from fedflux.serve.service.computing import computed
 from fedflux.serve.service.gate import RefusedError
 from fedflux.serve.service.holder import Served
 from fedflux.serve.service.metrics import Metrics
@@ -18,6 +17,7 @@ from fedflux.serve.service.reading import check_bundle, number, scores_of
 SCHEMA: dict[str, Any] = {
     "type": "object",
     "description": "Give scores, which a client computes of its data by itself, or features.",
+    "oneOf": [{"required": ["scores"]}, {"required": ["features"]}],
     "properties": {
         "bundle": {"type": "string", "description": "the bundle that scores are of; 409 where another is served"},
         "scores": {
@@ -50,7 +50,7 @@ async def scores_asked(told: Mapping[str, Any], bundle: Bundle, most: int) -> Sc
     if not isinstance(told["features"], list):
         raise RefusedError(422, "features must be a list of records")
     try:
-        return await run_in_threadpool(_described, bundle, told["features"], worth, most)
+        return await computed(_described, bundle, told["features"], worth, most)
     except FedfluxError as error:
         raise RefusedError(422, str(error)) from error
 
