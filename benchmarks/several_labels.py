@@ -45,12 +45,15 @@ def main() -> None:
     parser.add_argument("--optimiser", default="adam")
     parser.add_argument("--lr", type=float, default=0.001)
     parser.add_argument("--batch-size", type=int, default=32)
+    parser.add_argument("--runs", type=Path, help="keep runs here; those that are finished already are read")
     told = parser.parse_args()
     scores: dict[str, list[NDArray[np.float64]]] = {name: [] for name in told.methods.split(",")}
     print("seed method clients known worst clusters share of each branch seconds")
-    with TemporaryDirectory() as folder:
+    with TemporaryDirectory() as temporary:
+        folder = told.runs or Path(temporary)
+        folder.mkdir(parents=True, exist_ok=True)
         for seed in told.seeds:
-            file = Path(folder) / f"nih-{seed}.npz"
+            file = folder / f"nih-{seed}.npz"
             write_npz(file, nih(told.data, "attributes", "findings", 0, seed))
             for name in scores:
                 result = fedflux.run(
@@ -67,8 +70,9 @@ def main() -> None:
                     seed=seed,
                     engine="loop",
                     device="cpu",
-                    out=str(Path(folder) / f"{name}-{seed}"),
+                    out=str(folder / f"{name}-{seed}"),
                     store="none",
+                    resume=True,
                 )
                 scores[name].append(np.array(result["known_per_client"], dtype=np.float64))
                 parts = (result.get("sharing_parts") or {}).get("mean", {})
