@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from tests.data.several import LABELS, findings
 
-from fedflux.data import Dataset, Examples, Partition, partition
+from fedflux.data import Dataset, Examples, Federation, Partition, partition
 from fedflux.data.sources.npz import load_npz
 from fedflux.data.tasks import SEVERAL_LABELS
 from fedflux.data.tasks.kinds import strata
@@ -87,3 +87,12 @@ def test_copies_keep_their_labels() -> None:
     federation = partition(findings(), Partition("none", duplicate=2))
     data = federation.materialise(0, "train").repeated()
     assert data.y.shape == (federation.size(0, "train"), LABELS)
+
+
+def test_clients_without_labels_are_placed_and_not_scored() -> None:
+    federation = Federation.from_clients({"north": (X, Y), "south": (X, Y), "new": (X, None)})
+    assert federation.names == ("north", "south")
+    assert federation.task is SEVERAL_LABELS
+    everyone = federation.dataset.test
+    assert everyone.client is not None
+    assert (everyone.y[everyone.client == 2] == -1).all()
