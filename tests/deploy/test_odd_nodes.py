@@ -106,7 +106,7 @@ def exploding(node_config: Any, run_config: Any) -> Any:
     draw = np.random.default_rng(number)
     x, y = draw.random((40, 1, 4, 4)).astype(np.float32), np.arange(40) % 4
     x = x * np.float32(1e30) if number == BAD else x
-    return NodeData.of((x, y), (x, y), (x, y), classes=4)
+    return NodeData.of((x, y), (x, y), (x, y), classes=4, scale="pixels")
 
 
 def test_a_second_node_cannot_be_the_same_client() -> None:
@@ -127,7 +127,7 @@ def test_a_second_node_cannot_be_the_same_client() -> None:
         {"stored": [10**9, 1, 1]},
         {"stored": [-5, 1, 1]},
         {"copies": 3},
-        {"pixels": [0.1, 0.2]},
+        {"scale": '{"kind": "pixels", "mean": [0.1], "deviation": [0.2]}'},
         {"labels": "yes"},
         {"client": "nobody"},
         {"client": 10**9},
@@ -143,9 +143,13 @@ def test_a_node_that_introduces_itself_badly_is_turned_away(change: dict[str, An
     assert same_models(found, without("fedavg"))
 
 
+HALVES = '{"kind": "pixels", "mean": [0.5], "deviation": [0.5]}'
+
+
 def hello(client: int, side: int) -> dict[str, Any]:
     counts = {"client": client, "stored": [5, 1, 1], "copies": 1, "classes": 4}
-    return {**counts, "input-shape": [1, side, side], "pixels": [0.5, 0.5], "labels": True, "keeps": False}
+    kind = {"input-shape": [1, side, side], "scale": HALVES, "integers": False, "several": False}
+    return {**counts, **kind, "labels": True, "keeps": False}
 
 
 def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import numpy as np
-from sklearn.datasets import load_digits as sklearn_digits
 
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.data.splits import TEST_SHARE, stratified_test_rows
@@ -11,6 +10,8 @@ from fedflux.data.splits import TEST_SHARE, stratified_test_rows
 
 def load_digits(data_dir: Path | None = None) -> Dataset:
     """The digits with a stratified 80/20 test split; nothing is read from `data_dir`."""
+    from sklearn.datasets import load_digits as sklearn_digits
+
     bunch = sklearn_digits()
     x = np.rint(bunch.images * (255 / 16)).astype(np.uint8)[:, None]
     y = bunch.target.astype(np.int64)

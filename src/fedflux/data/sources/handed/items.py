@@ -1,16 +1,18 @@
 """Whatever holds examples in Python (arrays, tensors, lists, tables, torch datasets) as arrays of inputs and labels."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 import torch
 from numpy.typing import NDArray
 from torch.utils.data import DataLoader, Dataset
 
 from fedflux.errors import FedfluxError
 from fedflux.plugins import in_words
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 Array = NDArray[np.generic]
 FORMS = "(x, y), (x, None) without labels, or a torch dataset of (x, y)"
@@ -76,6 +78,8 @@ def as_array(where: str, name: str, thing: Any) -> Array:
     if isinstance(thing, torch.Tensor):
         dense = thing.detach().cpu()
         return np.asarray((dense.float() if dense.dtype == torch.bfloat16 else dense).numpy())
+    import pandas as pd  # a node's app loads this module, and has no table
+
     if isinstance(thing, pd.DataFrame):
         _check_columns(where, thing)
     if isinstance(thing, np.ma.MaskedArray) and np.ma.is_masked(thing):
@@ -105,8 +109,10 @@ def _of_objects(where: str, name: str, found: Array) -> Array:
         raise FedfluxError(f"{where}: {name} holds lists of unequal length: pad or cut them to one") from error
 
 
-def _check_columns(where: str, table: pd.DataFrame) -> None:
+def _check_columns(where: str, table: "pd.DataFrame") -> None:
     """Refuse columns of a table that are no numbers, by name."""
+    import pandas as pd
+
     for name, kind in table.dtypes.items():
         if not (pd.api.types.is_numeric_dtype(kind) or pd.api.types.is_bool_dtype(kind)):
             raise FedfluxError(f"{where}: column '{name}' holds {kind}; encode it as numbers or leave it out")
@@ -124,6 +130,8 @@ def as_labels(where: str, thing: Any) -> Array:
         raise FedfluxError(f"{where}: y holds lists of unequal length; give one label a record") from error
     if found.dtype != object:
         return found
+    import pandas as pd
+
     gone = np.asarray(pd.isna(found))
     texts = [isinstance(one, str) for one in found[~gone].tolist()]
     if any(texts) and not all(texts):

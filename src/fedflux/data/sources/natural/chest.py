@@ -3,9 +3,9 @@
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
 
 from fedflux.data.dataset import Dataset, Examples
@@ -13,6 +13,9 @@ from fedflux.data.shifts.domains import Domains
 from fedflux.data.sources.natural.images import read_images
 from fedflux.data.sources.natural.places import find_root
 from fedflux.errors import FedfluxError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 OLD = 60
 """Years from which on a patient is old: the release's (the paper says 50)."""
@@ -74,7 +77,7 @@ def _read_chexpert(root: Path) -> _Radiographs:
     parts = table["Path"].str.partition("train/")
     if len(table) and not (parts[1] == "train/").all():
         raise FedfluxError(f"{root / 'train.csv'}: column Path must name files below train/")
-    patient = pd.factorize(parts[2].str.partition("/")[0])[0]
+    patient = _numbered(parts[2].str.partition("/")[0])
     attributes = (table["Frontal/Lateral"] == "Lateral", table["Age"].astype(float) >= OLD, table["Sex"] == "Male")
     found = table[list(CHEXPERT_FINDINGS)].fillna(0).to_numpy(dtype=np.float64) != 0
     paths = [root / "train" / name for name in parts[2]]
@@ -96,9 +99,13 @@ def _read_nih(root: Path) -> _Radiographs:
     attributes = (table["View Position"] == "AP", age >= OLD, table["Patient Gender"] == "M")
     named = table["Finding Labels"].str.split("|")
     found = np.array([[name in each for name in NIH_FINDINGS] for each in named], dtype=np.bool_)
-    patient = pd.factorize(table["Patient ID"])[0]
+    patient = _numbered(table["Patient ID"])
     paths = [there[name] for name in table["Image Index"]]
     return _radiographs(paths, patient, attributes, found.reshape(-1, len(NIH_FINDINGS)))
+
+
+def _numbered(patient: "pd.Series[Any]") -> NDArray[np.int64]:
+    return np.unique(patient.to_numpy().astype(np.str_), return_inverse=True)[1].reshape(-1).astype(np.int64)
 
 
 def _radiographs(
@@ -127,11 +134,13 @@ def _last_patients(patient: NDArray[np.int64]) -> NDArray[np.bool_]:
     return np.asarray((np.arange(len(patient)) >= cut) & ~np.isin(patient, patient[:cut]), dtype=np.bool_)
 
 
-def _table(file: Path, columns: tuple[str, ...]) -> pd.DataFrame:
+def _table(file: Path, columns: tuple[str, ...]) -> "pd.DataFrame":
     """A table with these columns at least."""
+    import pandas as pd
+
     try:
         table = pd.read_csv(file)
-    except (OSError, ValueError, pd.errors.ParserError) as error:
+    except (OSError, ValueError) as error:
         raise FedfluxError(f"{file}: not a readable table ({' '.join(str(error).split())})") from error
     for column in columns:
         if column not in table:

@@ -1,17 +1,19 @@
 """Heart disease in four hospitals: UCI's tables by the recipe of Fed-Heart-Disease (FLamby)."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pandas as pd
 from numpy.typing import NDArray
-from sklearn.model_selection import train_test_split
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.sources.fetch import Originals, Remote, find_files
 from fedflux.data.sources.own import make_dataset
 from fedflux.data.sources.part import Part
 from fedflux.errors import FedfluxError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 CENTRES = ("cleveland", "hungarian", "switzerland", "va")
 COLUMNS = 14
@@ -40,6 +42,8 @@ def load_heart_disease(data_dir: Path | None = None) -> Dataset:
 
     Patients with missing values are left out; the label says whether any vessel is narrowed.
     """
+    from sklearn.model_selection import train_test_split
+
     files = find_files(HEART_DISEASE, data_dir)
     x, y, owner = _centres(files)
     in_test = np.zeros(len(y), dtype=np.bool_)
@@ -63,6 +67,8 @@ def load_heart_disease(data_dir: Path | None = None) -> Dataset:
 
 def _centres(files: tuple[Path, ...]) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.str_]]:
     """Features, whether the heart is diseased, and the centre of every patient."""
+    import pandas as pd
+
     tables = [_table(file).drop(columns=LEFT_OUT).dropna() for file in files]
     whole = pd.concat(tables, keys=CENTRES)
     y = (whole.iloc[:, -1] > 0).to_numpy().astype(np.int64)
@@ -71,11 +77,13 @@ def _centres(files: tuple[Path, ...]) -> tuple[NDArray[np.float64], NDArray[np.i
     return features.to_numpy(dtype=np.float64), y, owner
 
 
-def _table(file: Path) -> pd.DataFrame:
+def _table(file: Path) -> "pd.DataFrame":
+    import pandas as pd
+
     try:
         table = pd.read_csv(file, header=None, na_values="?")
         table.astype(np.float64)
-    except (OSError, ValueError, pd.errors.ParserError) as error:
+    except (OSError, ValueError) as error:
         raise FedfluxError(f"{file}: not UCI's table ({' '.join(str(error).split())}); download it again") from error
     if table.shape[1] != COLUMNS:
         raise FedfluxError(f"{file}: {table.shape[1]} columns; UCI's table has {COLUMNS}")
