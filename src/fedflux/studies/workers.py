@@ -158,6 +158,7 @@ def _serve(connection: Connection, share: float) -> None:
             kind, content = _do(config, datasets, share, lambda progress: _report(connection, parent, progress))
             connection.send((kind, content))
         except (EOFError, OSError, _OrphanedError, _StoppedError):
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is open any more: it may end at once
             return
 
 
