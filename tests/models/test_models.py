@@ -97,6 +97,16 @@ def test_named_encoder_lists_the_submodules_there_are() -> None:
         NamedEncoder(Plain(), "head")
 
 
+def test_the_latents_of_a_sequence_are_what_its_last_part_is_given() -> None:
+    act = nn.ReLU()
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 5), act, nn.Linear(5, 4), act, nn.Linear(4, 3))
+    wrapped, images = as_encoding(model), torch.rand(2, *SMALL)
+    assert torch.equal(wrapped.encode(images), model[:-1](images))  # type: ignore[operator]
+    assert torch.equal(wrapped(images), model(images))
+    with pytest.raises(FedfluxError, match="Sequential shows no latents"):
+        as_encoding(nn.Sequential(nn.Linear(64, 3)))
+
+
 @pytest.fixture
 def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """Writes a module of the user's into the current folder; the answer is its name."""

@@ -28,7 +28,7 @@ DERIVED = 4
 """Samples and stages of a federation kept at a time; data of older ones is made again when it is asked for."""
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Federation(FromOwnData):
     """K clients with train, validation and test parts and, when simulated, a true cluster each."""
 
@@ -63,6 +63,12 @@ class Federation(FromOwnData):
 
     def __len__(self) -> int:
         return len(self.rows)
+
+    def __repr__(self) -> str:
+        """In a line, without anybody's data."""
+        kind = "labels" if self.task.several else "classes"
+        shape = "×".join(map(str, self.input_shape))
+        return f"Federation({self.dataset.name}: {len(self)} clients, {self.classes} {kind}, inputs of {shape})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """What another process needs: all but the clients made so far; of a sample or stage, how it came about."""

@@ -80,7 +80,9 @@ class NamedEncoder(nn.Module):
 
 
 def as_encoding(module: object) -> nn.Module:
-    """The module itself if it has `encode`, wrapped if it names its `encoder` in a string attribute."""
+    """The module itself if it has `encode`, wrapped if it names its `encoder` in a string attribute; the encoder of an
+    `nn.Sequential` that says nothing are all its parts but the last.
+    """
     if not isinstance(module, nn.Module):
         raise FedfluxError(f"a model factory must return an nn.Module, not {type(module).__name__}")
     if isinstance(module, Encoding):
@@ -88,6 +90,8 @@ def as_encoding(module: object) -> nn.Module:
     name = getattr(module, "encoder", None)
     if isinstance(name, str):
         return NamedEncoder(module, name)
+    if name is None and type(module) is nn.Sequential and len(module) > 1:
+        return NamedEncoder(module, next(name for name, part in module.named_children() if part is module[-2]))
     raise FedfluxError(
         f"{type(module).__name__} shows no latents: give it a method encode(x), "
         "or an attribute `encoder` that names a submodule"
