@@ -1,5 +1,6 @@
 """The picture of a result: how validation went, and what every client came to."""
 
+from io import BytesIO
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,6 +17,15 @@ LETTERS = 18
 """Of a client's name on the axis."""
 
 
+class Picture(Figure):
+    """A figure that a notebook shows even where nobody has turned matplotlib on there."""
+
+    def _repr_png_(self) -> bytes:
+        content = BytesIO()
+        self.savefig(content, format="png")
+        return content.getvalue()
+
+
 def _plain(name: str) -> str:
     """A name with room for it, in which nothing is mathematics."""
     cut = name if len(name) <= LETTERS else f"{name[: LETTERS - 1].rstrip()}…"
@@ -24,7 +34,7 @@ def _plain(name: str) -> str:
 
 def plot_result(result: "Result") -> Figure:
     """Two panels; nothing of a caller's matplotlib is changed."""
-    figure = Figure(figsize=(10, 3.6), layout="constrained")
+    figure = Picture(figsize=(10, 3.6), layout="constrained")
     left, right = figure.subplots(1, 2, width_ratios=(2, 3))
     rounds, clients = result.rounds, result.clients
     if len(rounds):

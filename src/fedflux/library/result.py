@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 CLIENT_COLUMNS = {"cluster": "assignment", "known": "known_per_client", "test": "test_per_client", "truth": "truth"}
 """Columns of the table of clients, and the keys of the result that they are made of."""
 
+MISSING = "–"
 MOST_ROWS = 30
 """Of the table that a notebook shows; of more the first and the last are shown."""
 
@@ -29,8 +30,15 @@ class Result(Mapping[str, Any]):
     >>> result["known"], result.clients.sort_values("known").head()  # doctest: +SKIP
     """
 
-    def __init__(self, values: Mapping[str, Any], folder: Path, keeper: TemporaryDirectory[str] | None = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        folder: Path,
+        keeper: TemporaryDirectory[str] | None = None,
+        model: object = None,
+    ) -> None:
         self._values = dict(values)
+        self._model = model
         self.folder = folder
         """Where the run lies: gone with this object where no `out` was named."""
         self._keeper = keeper
@@ -55,7 +63,11 @@ class Result(Mapping[str, Any]):
         without = self._values.get("no_test_phase")
         told = [self._values.get("verdict"), None if without is None else f"No test phase: {without}."]
         words = "".join(f"<p>{escape(str(line))}</p>" for line in told if line is not None)
-        shown = self.clients.round(1).to_html(max_rows=MOST_ROWS, na_rep="–")
+        table = self.clients
+        for name in table.select_dtypes("float"):
+            form = "{:.1f}" if name in CLIENT_COLUMNS else "{:.3g}"  # percent, and scores of anybody's own
+            table[name] = [MISSING if value != value else form.format(value) for value in table[name]]
+        shown = table.to_html(max_rows=MOST_ROWS, na_rep=MISSING)
         return f"<p><b>{escape(repr(self))}</b></p>{words}{shown}"
 
     @property
@@ -140,10 +152,12 @@ class Result(Mapping[str, Any]):
         return write_report([self.folder], None if out is None else Path(out))
 
     def load(self) -> "TrainedRun":
-        """The trained federation: it places clients, predicts, and hands out models."""
+        """The trained federation: it places clients, predicts, and hands out models. A model that was handed in is
+        known here, wherever it was defined.
+        """
         from fedflux.library.trained import load
 
-        return load(self.folder)
+        return load(self.folder, model=self._model)
 
     def to_dict(self) -> dict[str, Any]:
         """The figures as plain values, for JSON."""

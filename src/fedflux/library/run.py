@@ -6,6 +6,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
+import numpy as np
 from tqdm.auto import tqdm
 
 from fedflux.algorithms.registry import name_of
@@ -54,7 +55,7 @@ def run(
     listeners = [on_round] if callable(on_round) else list(on_round)
     with bar_of(config.rounds, config.algorithm, progress) as show:
         found = run_config(config, _all_of([show, *listeners]), dataset, model=own, metrics=metrics)
-    return Result(found, Path(out), keeper)
+    return Result(found, Path(out), keeper, None if own is None else model)
 
 
 def _settings_of(federation: Federation) -> dict[str, Any]:
@@ -78,7 +79,7 @@ def _all_of(listeners: Sequence[Listener]) -> Listener:
 
     def tell(progress: Progress) -> bool:
         answers = [listener(progress) for listener in listeners]  # each is told, whatever another says
-        return True in answers
+        return any(isinstance(one, bool | np.bool_) and bool(one) for one in answers)
 
     return tell
 

@@ -310,7 +310,8 @@ def _model(folder: Path, begun: Mapping[str, Any], handed_in: object) -> str | O
     """The model that the run was trained with: by name, by where its code lies, or as it is handed in."""
     name, code = str(begun["model"]), begun.get("model_code") or {}
     if handed_in is None and code and code["path"] is None:
-        raise FedfluxError(f"{folder} was trained with model {name}, which has no import path: load(…, model={name})")
+        words = f"which has no import path: load(…, model={name.rpartition('.')[2]})"
+        raise FedfluxError(f"{folder} was trained with model {name}, {words}")
     if isinstance(handed_in, str) or (handed_in is None and code.get("path") in (None, name)):
         name = name if handed_in is None else str(handed_in)
         written = code_at(name)
