@@ -125,6 +125,17 @@ def test_a_run_opened_again_answers_as_its_session_did(
     check_unseen(result, session)
 
 
+@pytest.mark.parametrize("options", [{"sharing": "auto", "lr": 0.5}, {"sharing": "general", "lr": 0.2}], ids=str)
+def test_where_answers_are_mixed_with_what_clusters_share(
+    options: dict[str, Any], session: Session, tmp_path: Path
+) -> None:
+    result = run(tmp_path, algorithm="flux", **{**options, "rounds": 4})
+    shares = result["sharing_parts"]["by_cluster"]
+    assert any(0.1 < own < 0.9 for own, _ in shares), "nothing is mixed: this shows nothing"
+    check_known(result, session)
+    check_unseen(result, session)
+
+
 @pytest.mark.parametrize("engine", ["processes", "stacked"])
 @pytest.mark.parametrize(
     "options", [{"algorithm": "flux"}, {"algorithm": "apfl"}, {"algorithm": "fedavg", "finetune": 2}], ids=str
