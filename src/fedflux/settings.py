@@ -25,6 +25,7 @@ Panel = Literal[
     "Training",
     "Run",
     "Data in detail",
+    "Training in detail",
     "Clustering",
     "Descriptors",
     "Privacy",

@@ -243,8 +243,10 @@ def test_version_and_help(call: Call) -> None:
 def test_help_names_the_presets_defaults(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "200")
     shown = " ".join(call("run", "--help").stdout.replace("│", " ").split())
-    assert "communication rounds (default: 10; cifar100 15)" in shown
-    assert "learning rate of SGD (default: 0.005; digits 0.05; folder, npz 0.01)" in shown
+    rounds = "default: 10; cifar100, heart-disease 15; officehome 40; chexpert, nih-cxr 20"
+    assert f"communication rounds ({rounds})" in shown
+    rates = "default: 0.005; digits 0.05; heart-disease 0.0005; folder, npz, csv 0.01"
+    assert f"learning rate; 0.001 for Adam unless given ({rates})" in shown
     assert f"{', '.join(CLUSTERERS)} (default: {SETTINGS['clusterer'].default})" in shown
 
 

@@ -26,7 +26,14 @@ def test_a_good_dataset_tells_its_shape() -> None:
     [
         (lambda: broken(x=X[:, 0, 0, 0]), "training part: inputs must have shape (N, …) with at least one feature"),
         (lambda: broken(x=X[:3]), "training part: 3 records but 4 labels"),
-        (lambda: broken(y=Y[:, None]), "training part: labels must have shape (N,), not (4, 1)"),
+        (
+            lambda: broken(y=Y[:, None]),
+            "training part: labels must have shape (N,), or (N, 2) for several a record, not (4, 1)",
+        ),
+        (
+            lambda: Dataset("mine", GOOD, Examples(X, np.eye(2)[Y]), 2),
+            "test part: labels must have shape (N,), not (4, 2)",
+        ),
         (lambda: broken(x=X.astype(str)), "inputs of type <U3; give numbers"),
         (lambda: broken(x=X + np.inf), "record 0 holds NaN or infinite values"),
         (lambda: broken(y=Y / 2), "labels of type float64"),

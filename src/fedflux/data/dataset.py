@@ -118,7 +118,9 @@ def _check(dataset: Dataset, part: str, examples: Examples) -> None:
     if x.ndim < 2 or 0 in x.shape[1:]:
         raise FedfluxError(f"{where}: inputs must have shape (N, …) with at least one feature each, not {x.shape}")
     if y.shape[1:] not in ((), (dataset.classes,)) or y.ndim != dataset.train.y.ndim:
-        wanted = "(N,)" if dataset.train.y.ndim == 1 else f"(N, {dataset.classes})"
+        several = f"(N, {dataset.classes})"
+        as_training = "(N,)" if dataset.train.y.ndim == 1 else several
+        wanted = f"(N,), or {several} for several a record" if examples is dataset.train else as_training
         raise FedfluxError(f"{where}: labels must have shape {wanted}, not {y.shape}")
     if len(x) != len(y):
         raise FedfluxError(f"{where}: {len(x)} records but {len(y)} labels")

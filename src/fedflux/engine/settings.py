@@ -17,18 +17,20 @@ class TrainingSettings(Declared):
     epochs: int = setting(2, "local epochs a round", panel="Training", check=at_least(1))
     batch_size: int = setting(64, "examples in a step", panel="Training", check=at_least(1))
     lr: float = setting(0.005, "learning rate; 0.001 for Adam unless given", panel="Training", check=above(0))
-    momentum: float = setting(0.9, "momentum of SGD", panel="Training", check=between(0, 1, "[)"))
+    momentum: float = setting(0.9, "momentum of SGD", panel="Training in detail", check=between(0, 1, "[)"))
     optimiser: Literal["sgd", "adam", "adamw"] = setting(
         "sgd", "what takes clients' steps: sgd, adam or adamw, as PyTorch has them", panel="Training"
     )
     weight_decay: float = setting(
         0.0,
         "sgd, adam: how much of a weight is added to its gradient; adamw: shrinks weights apart from gradients",
-        panel="Training",
+        panel="Training in detail",
         check=between(0, 1),
     )
     schedule: Literal["constant", "cosine"] = setting(
-        "constant", "the learning rate by round: constant, or cosine, which ends near zero", panel="Training"
+        "constant",
+        "the learning rate by round: constant, or cosine, which ends near zero",
+        panel="Training in detail",
     )
     clip: float | None = setting(
         None,

@@ -153,7 +153,8 @@ class Feroma(Method):
             told = None if extractor is None or not len(asked_now) else describe(extractor, asked_now, engine)
         if extractor is None or told is None:
             return state, {}
-        metrics.send(told.clients, up=client_bytes(told.descriptors))
+        before = extractor.up if known is None else 0
+        metrics.send(told.clients, up=before + client_bytes(told.descriptors))
         metrics.count(told.clients, forward=1 / HALVES)
         scaler = BlockScaler.fit(told.descriptors) if known is None else known.scaler
         vectors = scaler.transform(told.descriptors)
@@ -169,7 +170,7 @@ class Feroma(Method):
         reference = _mean(state)
         found = fit_extractor(reference, cohort, engine, self.settings.descriptor)
         if found is not None:
-            metrics.send(cohort, up=found.up, down=found.down + reference.model_bytes())
+            metrics.send(cohort, down=found.down + reference.model_bytes())
             metrics.count(cohort, models_down=1, forward=found.forward)
         return found
 
