@@ -12,6 +12,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.main import get_command
 
 from fedflux.cli.answers import fail
+from fedflux.cli.examples import epilog
 from fedflux.errors import FedfluxError, StoppedError
 from fedflux.version import __version__
 
@@ -35,6 +36,7 @@ COMMANDS = {
     "keys": Command("Make, list and revoke API keys of a service.", "serving", USE),
     "cluster": Command("Cluster a run's descriptors again with another clusterer.", "keeping", STUDY),
     "partition": Command("Write a shifted federation to disk, for use elsewhere.", "keeping", STUDY),
+    "reproduce": Command("Reproduce the paper's tables and figures, ours beside them.", "reproducing", STUDY),
     "fidelity": Command("Measure how far descriptor distances are from W2.", "measuring", STUDY),
     "store": Command("Join run stores, or turn one into CSV.", "keeping", STUDY),
     "bench": Command("Measure the engines side by side.", "measuring", MACHINE),
@@ -68,20 +70,22 @@ def load_command(name: str) -> Any:
     if COMMANDS[name].module != "serving":  # which never loads torch
         import_module("fedflux.engine.allocator").keep_freed_memory()
     group: Any = get_command(module.app)
-    return group.commands[name]
+    command = group.commands[name]
+    command.epilog = epilog(name)
+    return command
 
 
-EXAMPLES = """
+FIRST = """
 Begin with `fedflux run`: it trains FLUX on digits, in half a minute. `fedflux compare --algorithms fedavg,flux
 --out runs/first`, then `fedflux report runs/first`, shows what clustering gives.
+`fedflux COMMAND --help` ends with examples.
 """
 app = typer.Typer(
     cls=Commands,
     help="Clustered federated learning under distribution shift.",
-    epilog=" ".join(EXAMPLES.split()),
+    epilog=" ".join(FIRST.split()),
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

@@ -36,7 +36,7 @@ def serve(
         list[str] | None, typer.Option("--origin", help="origin of a web page elsewhere that may ask (default: none)")
     ] = None,
 ) -> None:
-    """Place new clients, hand out their models and answer for them, over HTTP; its page is at /.
+    """Serve a bundle over HTTP: place new clients, hand out their models, answer for them; its page is at /.
 
     SIGHUP or POST /v1/reload reads the bundle again, SIGTERM lets requests finish.
     """

@@ -1,0 +1,1 @@
+"""The pictures of the documents, drawn from runs on scikit-learn's digits: `python -m docs.pictures`."""
