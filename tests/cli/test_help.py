@@ -45,5 +45,5 @@ def test_shells_complete_commands_and_flags() -> None:
         done = subprocess.run([sys.executable, "-c", program], env=told, capture_output=True, text=True, timeout=120)
         return done.stdout.split()
 
-    assert completed("fedflux re", "1") == ["report"]
+    assert completed("fedflux pre", "1") == ["predict"]
     assert "--data-dir" in completed("fedflux run --data", "2")
