@@ -83,23 +83,38 @@ def run(
 ) -> "Result":
     """Train one algorithm on one federation, and evaluate it.
 
-    Without a federation the dataset is named, as on the command line; `options` are the flags of `fedflux run`.
+    Without a federation the dataset is named, as on the command line.
 
-    model
+    Parameters
+    ----------
+    federation : Federation, optional
+        Your own clients.
+    model : optional
         A name, an `nn.Module`, or a class or function that makes one from what it takes of `input_shape` and `classes`.
-    algorithm, clusterer
+    algorithm, clusterer : optional
         A name, `package.module:Class`, a class, or an object.
-    on_round
-        Called with a `Progress` after every round, or several such; where one answers True, training ends there.
-    metrics
+    on_round : callable or list of them, optional
+        Called with a `Progress` after every round; where one answers True, training ends there.
+    metrics : mapping, optional
         Scores of your own by name: functions of a client's labels and the probabilities that it answers with.
-    progress
+    progress : bool, optional
         Whether to show a bar; by default in terminals and notebooks.
-    out
+    out : path, optional
         The folder of the run: with `resume=True` it goes on after its last whole round. Without it nothing is written
         but temporary files, which go with the result.
+    **options
+        The flags of `fedflux run`, with `_` for `-`.
 
-    >>> fedflux.run(dataset="digits", shift="px", level=3)["known"]  # doctest: +SKIP
+    Returns
+    -------
+    Result
+        The figures by name, and tables, a picture, a report, the trained models.
+
+    Examples
+    --------
+    >>> result = fedflux.run(dataset="digits", shift="px", level=1, clients=4, rounds=5)
+    >>> result.known > 60, result["clusters_found"] <= 4
+    (True, True)
     """
     from fedflux.library.run import run
 
@@ -133,24 +148,40 @@ def compare(
 ) -> "DataFrame":
     """Compare methods: a pandas table with a line for each algorithm, dataset, shift and level, mean ± deviation.
 
-    Without a federation the dataset is named, and shifted in every way asked for; `options` are the flags of
-    `fedflux run`. The table's `attrs` hold the figures of every seed and the paired differences to the reference.
+    Without a federation the dataset is named, and shifted in every way asked for. The table's `attrs` hold the figures
+    of every seed and the paired differences to the reference.
 
-    federation
+    Parameters
+    ----------
+    federation : Federation or mapping, optional
         One federation, or a mapping from names to several.
-    algorithms
+    algorithms : sequence
         Names, classes or objects, as `run` takes one.
-    shifts, levels, seeds
+    shifts, levels, seeds : sequence or str, optional
         Lists, or text as on the command line: `"px,py"`, `"1-8"`, `"42-46"`.
-    reference
+    model, clusterer : optional
+        As in `run`, the same for all.
+    reference : str, optional
         The algorithm that the others are held beside: by default FedAvg, or else the first.
-    jobs
+    jobs : int
         Processes that run at once; more than one takes names alone, and a script with a main guard.
-    out
+    progress : bool, optional
+        Whether to show a bar; by default in terminals and notebooks.
+    out : path, optional
         The folder of all runs and their store: what is finished there is not run again, what was stopped goes on.
         Without it nothing is written but temporary files.
+    **options
+        The flags of `fedflux run`, with `_` for `-`.
 
-    >>> fedflux.compare(dataset="digits", shifts="px", levels="3,5", seeds="42-44")  # doctest: +SKIP
+    Returns
+    -------
+    pandas.DataFrame
+
+    Examples
+    --------
+    >>> table = fedflux.compare(dataset="digits", shifts="px", levels="1", seeds="42,43", clients=3, rounds=2)
+    >>> table["algorithm"].tolist(), table["seeds"].tolist()
+    (['fedavg', 'flux'], [[42, 43], [42, 43]])
     """
     from fedflux.library.compare import compare
 

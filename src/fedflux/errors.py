@@ -5,7 +5,14 @@ from difflib import get_close_matches
 
 
 class FedfluxError(ValueError):
-    """Bad input: the message says what is wrong, where, and what would be right."""
+    """Bad input: the message says what is wrong, where, and what would be right.
+
+    Examples
+    --------
+    >>> fedflux.run(dataset="digits", algorithm="fluxx")
+    Traceback (most recent call last):
+    fedflux.errors.FedfluxError: unknown algorithm 'fluxx': did you mean 'flux'?
+    """
 
 
 class StoppedError(RuntimeError):

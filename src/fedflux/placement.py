@@ -10,7 +10,21 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Placement:
-    """One entry a client."""
+    """Where clients belong: one entry a client in each array.
+
+    Examples
+    --------
+    >>> from fedflux import Describer, FluxClustering
+    >>> rng = np.random.default_rng(0)
+    >>> clients = [(rng.normal(size=(200, 12)) + 2 * (k % 2), rng.integers(3, size=200)) for k in range(6)]
+    >>> describer, flux = Describer(classes=3), FluxClustering()
+    >>> extractor = flux.extractor([describer.bounds(x) for x, y in clients])
+    >>> flux = flux.fit([describer.describe(x, y, extractor) for x, y in clients])
+    >>> newcomer = rng.normal(size=(50, 12)) + 2  # no labels
+    >>> placement = flux.place([describer.scores(newcomer, flux.offer_)])
+    >>> placement.cluster.tolist(), placement.confidence.round(2).tolist(), placement.novel.tolist()
+    ([1], [1.0], [False])
+    """
 
     cluster: NDArray[np.int64]
     """The cluster that fits best, whether or not its model answers alone."""

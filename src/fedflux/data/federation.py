@@ -30,7 +30,18 @@ DERIVED = 4
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Federation(FromOwnData):
-    """K clients with train, validation and test parts and, when simulated, a true cluster each."""
+    """K clients with train, validation and test parts and, when simulated, a true cluster each.
+
+    Made by `from_clients`, `from_arrays`, `from_csv`, `from_npz`, `from_folder`, `from_huggingface`.
+
+    Examples
+    --------
+    >>> labels = ["ill", "well"] * 10
+    >>> clients = {"north": (np.zeros((20, 3)), labels), "south": (np.ones((20, 3)), labels)}
+    >>> federation = fedflux.Federation.from_clients(clients)
+    >>> len(federation), federation.names, federation.class_names, federation.input_shape
+    (2, ('north', 'south'), ('ill', 'well'), (3,))
+    """
 
     dataset: Dataset
     rows: Sequence[ClientRows]

@@ -12,6 +12,8 @@ class EarlyStopping:
 
     It looks at the accuracies alone, so that a run that was killed and goes on stops in the same round.
 
+    Examples
+    --------
     >>> stop = EarlyStopping(patience=2)
     >>> stop(Progress(3, 10, 79.0, 1, accuracies=(80.0, 79.5, 79.0)))
     True

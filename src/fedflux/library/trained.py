@@ -46,7 +46,21 @@ Probabilities = NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class TrainedRun:
-    """A finished run that can be asked: `fedflux.load` makes one."""
+    """A finished run that can be asked: `fedflux.load` makes one.
+
+    Examples
+    --------
+    >>> rng = np.random.default_rng(0)
+    >>> clients = {name: (rng.normal(size=(60, 4)), rng.integers(2, size=60)) for name in ("north", "south")}
+    >>> run = fedflux.run(fedflux.Federation.from_clients(clients), rounds=3).load()
+    >>> run.clients, run.class_names, run.input_shape
+    (('north', 'south'), ('0', '1'), (4,))
+    >>> newcomer = rng.normal(size=(30, 4))  # no labels
+    >>> run.assign(newcomer).cluster.shape, run.predict(newcomer).shape
+    ((1,), (30, 2))
+    >>> run.predict(newcomer, client="north").shape, type(run.model("north")).__name__
+    ((30, 2), 'ClientModel')
+    """
 
     path: Path
     config: RunConfig
@@ -244,8 +258,12 @@ def load(path: str | PathLike[str], *, model: object = None) -> TrainedRun:
 
     Every file is checked against the digest that the run wrote down: what was changed or cut off is refused by name.
 
-    >>> run = fedflux.load("runs/clinics")  # doctest: +SKIP
-    >>> run.assign(x_new).cluster, run.predict(x_new).argmax(axis=1)  # doctest: +SKIP
+    Examples
+    --------
+    >>> result = fedflux.run(dataset="digits", shift="px", clients=3, rounds=2, out="runs/three")
+    >>> run = fedflux.load("runs/three")  # also in another process, on another day
+    >>> run.clients, run.config.algorithm
+    (('0', '1', '2'), 'flux')
     """
     folder = Path(path)
     begun = read_config(folder)

@@ -27,7 +27,16 @@ from fedflux.streams import stream
 
 @dataclass(frozen=True)
 class Progress:
-    """What a progress display is told after each round, and once before the first (round 0, or where it goes on)."""
+    """What a progress display is told after each round, and once before the first (round 0, or where it goes on).
+
+    Examples
+    --------
+    >>> def good_enough(progress: fedflux.Progress) -> bool:
+    ...     return progress.round >= 2  # or progress.accuracy > 90
+    >>> stopped = fedflux.run(dataset="digits", clients=3, rounds=9, on_round=good_enough)
+    >>> len(stopped.rounds)
+    2
+    """
 
     round: int
     rounds: int

@@ -37,7 +37,6 @@ class FromOwnData:
         `test` has the clients' test parts in the same forms. `groups` and `test_groups` have an id for each of a
         client's records, `clusters` each client's true cluster, where somebody knows it.
 
-        >>> import numpy as np
         >>> x, y = np.zeros((10, 3)), ["a", "b"] * 5
         >>> fed = Federation.from_clients({"north": (x, y), "south": (x, y), "new": (x, None)})
         >>> fed.names, fed.class_names
@@ -66,6 +65,11 @@ class FromOwnData:
         """From arrays with an entry a record; `client` says whose it is. Without it, ten clients are dealt.
 
         A label of NaN, or '' among texts, is none; a client has labels for all of its records or for none.
+
+        >>> x, y, client = np.zeros((60, 3)), [0, 1] * 30, ["north"] * 20 + ["south"] * 40
+        >>> fed = Federation.from_arrays(x, y, client)
+        >>> fed.names, fed.size(0, "train") + fed.size(0, "validation") + fed.size(0, "test")
+        (('north', 'south'), 20)
         """
         from fedflux.data.sources.handed.arrays import dataset_of_arrays
 
@@ -88,6 +92,11 @@ class FromOwnData:
         """From a `datasets.Dataset`, or a `DatasetDict` with `train` (and `validation`) and `test`, by columns.
 
         `features` is the column of inputs, or several of numbers; by default all that have no other part.
+
+        >>> from datasets import Dataset
+        >>> columns = {"age": [61, 47, 52, 38], "label": ["ill", "well"] * 2, "hospital": ["north"] * 2 + ["south"] * 2}
+        >>> Federation.from_huggingface(Dataset.from_dict(columns), client="hospital").names
+        ('north', 'south')
         """
         from fedflux.data.sources.handed.huggingface import dataset_of_huggingface
 
@@ -111,6 +120,12 @@ class FromOwnData:
 
         `part` says of each line whether it is `train` or `test`; `test` is a second table instead. All other columns
         are inputs, or those of `features` alone.
+
+        >>> columns = {"age": range(40), "weight": range(40), "client": ["a", "b"] * 20, "label": [0, 0, 1, 1] * 10}
+        >>> pandas.DataFrame(columns).to_csv("table.csv", index=False)
+        >>> fed = Federation.from_csv("table.csv")
+        >>> fed.names, fed.input_shape
+        (('a', 'b'), (2,))
         """
         from fedflux.data.sources.table import read_table
 
@@ -121,12 +136,28 @@ class FromOwnData:
 
     @staticmethod
     def from_npz(path: str | Path, *, scale: Requested = "auto") -> "Federation":
-        """From an .npz file with x, y, client and so on; `auto` keeps the scale that the file declares."""
+        """From an .npz file with x, y, client and so on; `auto` keeps the scale that the file declares.
+
+        >>> np.savez("mine.npz", x=np.zeros((40, 5), np.float32), y=[0, 1] * 20, client=[0] * 20 + [1] * 20)
+        >>> len(Federation.from_npz("mine.npz"))
+        2
+        """
         return _loaded("npz", path, scale)
 
     @staticmethod
     def from_folder(path: str | Path, *, scale: Requested = "auto") -> "Federation":
-        """From images in CLASS/ or CLIENT/CLASS/, optionally under train/ and test/."""
+        """From images in CLASS/ or CLIENT/CLASS/, optionally under train/ and test/.
+
+        >>> from PIL import Image
+        >>> for clinic in ("north", "south"):
+        ...     for kind in ("ill", "well"):
+        ...         Path("scans", clinic, kind).mkdir(parents=True)
+        ...         for k in range(5):
+        ...             Image.new("L", (16, 16), 40 * k).save(f"scans/{clinic}/{kind}/{k}.png")
+        >>> fed = Federation.from_folder("scans")
+        >>> fed.names, fed.class_names, fed.input_shape
+        (('north', 'south'), ('ill', 'well'), (1, 16, 16))
+        """
         return _loaded("folder", path, scale)
 
 
