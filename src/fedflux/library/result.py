@@ -26,17 +26,18 @@ MOST_ROWS = 30
 class Result(Mapping[str, Any]):
     """The figures of a finished run, as `fedflux run --json` prints them, and what is made of them.
 
-    >>> result = fedflux.run(dataset="digits", shift="px")  # doctest: +SKIP
-    >>> result["known"], result.clients.sort_values("known").head()  # doctest: +SKIP
+    Examples
+    --------
+    >>> result = fedflux.run(dataset="digits", shift="px", level=1, clients=4, rounds=3)
+    >>> result["known"] == result.known, result.worst <= result.known
+    (True, True)
+    >>> list(result.clients.columns), len(result.clients), len(result.rounds)
+    (['cluster', 'known', 'test', 'truth'], 4, 3)
+    >>> result.load().clients
+    ('0', '1', '2', '3')
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        folder: Path,
-        keeper: TemporaryDirectory[str] | None = None,
-        model: object = None,
-    ) -> None:
+    def __init__(self, values: Mapping[str, Any], folder: Path, model: object = None) -> None:
         self._values = dict(values)
         self._model = model
         self.folder = folder
