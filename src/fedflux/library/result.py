@@ -37,7 +37,13 @@ class Result(Mapping[str, Any]):
     ('0', '1', '2', '3')
     """
 
-    def __init__(self, values: Mapping[str, Any], folder: Path, model: object = None) -> None:
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        folder: Path,
+        keeper: TemporaryDirectory[str] | None = None,
+        model: object = None,
+    ) -> None:
         self._values = dict(values)
         self._model = model
         self.folder = folder
