@@ -8,14 +8,19 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 from tests.serve.conftest import SMALL, images
 
 import fedflux
+from fedflux.clustering.placement.misfit import Misfit
+from fedflux.clustering.placement.offer import Scores
 from fedflux.errors import FedfluxError
 from fedflux.serve.bundle import Bundle, build_bundle, open_bundle
 from fedflux.serve.container import read_files, write_files
 from fedflux.serve.graphs import Graph
 from fedflux.serve.making import bundle_contents, export_bundle
+from fedflux.serve.service.reading import HUGE
 
 
 def assert_as_the_run(run: fedflux.TrainedRun, bundle: Bundle, x: Any) -> None:
@@ -35,7 +40,9 @@ def test_new_clients_are_answered_as_by_the_run(run: fedflux.TrainedRun, bundle:
         assert_as_the_run(run, bundle, images(count, seed=count, turned=turned))
 
 
-@pytest.mark.parametrize("more", [{"sharing": "general"}, {"sharing": "trunk"}, {"epsilon": 5}, {"novel": "global"}])
+@pytest.mark.parametrize(
+    "more", [{"sharing": "general"}, {"sharing": "trunk"}, {"epsilon": 5}, {"novel": "global"}, {"finetune": 1}]
+)
 def test_other_runs_of_flux_are_answered_alike(more: dict[str, Any], tmp_path: Path) -> None:
     fedflux.run(**SMALL, **more, out=tmp_path / "run", progress=False)
     run = fedflux.load(tmp_path / "run")
@@ -100,10 +107,29 @@ def test_runs_that_place_nobody_by_looks_make_no_bundle(algorithm: str, tmp_path
         bundle_contents(fedflux.load(tmp_path / "run"))
 
 
+ANY = st.floats(-HUGE, HUGE)
+SIZE = st.floats(0, HUGE)
+
+
+@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data(), worth=st.floats(1e-6, HUGE), misfit=st.builds(Misfit, SIZE, SIZE, SIZE))
+def test_whatever_scores_are_told_a_placement_is_one(
+    bundle: Bundle, data: st.DataObject, worth: float, misfit: Misfit
+) -> None:
+    count = len(bundle.clusters)
+    likelihood = np.array(data.draw(st.lists(ANY, min_size=count, max_size=count)))
+    found = bundle.assign(Scores(likelihood, worth, misfit))
+    assert found.posterior.min() >= 0
+    assert found.posterior.sum() == pytest.approx(1)
+    assert 0 <= found.score <= 1
+    assert sum(found.weights.values()) == pytest.approx(1)
+
+
 @pytest.mark.parametrize(
     ("x", "words"),
     [
         (np.zeros((2, 1, 9, 9)), "shape"),
+        (np.full((1, 1, 8, 8), 3e38), "too large for the models"),
         (np.zeros((0, 1, 8, 8)), "no record"),
         (np.full((1, 1, 8, 8), np.nan), "NaN"),
         ([["a"]], "numbers"),

@@ -4,8 +4,10 @@ import json
 import pickle
 import zipfile
 from collections.abc import Callable
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -99,6 +101,7 @@ def test_files_are_refused_by_name(harm: Callable[[Path], None], words: str, tmp
         "[" * 100_000,
         '{"what": "something else", "format": 1, "files": {}}',
         '{"what": "fedflux bundle", "format": 1, "files": [1]}',
+        '{"what": "fedflux bundle", "files": {}}',
     ],
 )
 def test_a_manifest_that_is_none_is_refused(manifest: str, tmp_path: Path) -> None:
@@ -151,6 +154,26 @@ def test_what_is_no_bundle_is_refused_in_one_line(tmp_path: Path) -> None:
         archive.writestr("a", b"")
     with pytest.raises(FedfluxError, match=r"holds no manifest.json"):
         read_files(tmp_path / "y.zip")
+
+
+def test_no_damage_to_a_zip_is_more_than_one_line(tmp_path: Path) -> None:
+    write_files(tmp_path / "b.zip", FILES)
+    whole, rng = (tmp_path / "b.zip").read_bytes(), Random(0)
+    for _ in range(400):
+        harmed = bytearray(whole)
+        for _ in range(rng.randint(1, 4)):
+            harmed[rng.randrange(len(harmed))] = rng.choice((0, 255, rng.randrange(256)))
+        (tmp_path / "harmed.zip").write_bytes(harmed)
+        with suppress(FedfluxError):
+            assert read_files(tmp_path / "harmed.zip").contents == FILES
+
+
+def test_weights_of_a_type_that_numpy_has_not_are_refused(folder: Path) -> None:
+    header = json.dumps({"a": {"dtype": "BF16", "shape": [1], "data_offsets": [0, 2]}}).encode()
+    (folder / "extractor.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + b"\0\0")
+    listed_anew(folder)
+    with pytest.raises(FedfluxError, match=r"extractor.safetensors is no safetensors file"):
+        open_bundle(folder)
 
 
 @pytest.mark.parametrize("name", [MOMENTS, "extractor.safetensors"])

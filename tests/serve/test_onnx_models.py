@@ -1,11 +1,13 @@
 """Graphs give torch's numbers, for every model that there is and any number of records."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from onnx import TensorProto, helper
 from torch import nn
 
 from fedflux.data.scaling import PIXELS
@@ -74,3 +76,16 @@ def test_without_onnx_it_is_said_what_to_install(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setitem(sys.modules, "onnx", None)
     with pytest.raises(FedfluxError, match=r"pip install 'fedflux\[serve\]'"):
         model_graph(made("mlp"), InputForm((1, 8, 8), "pixels"))
+
+
+def test_a_graph_reads_no_file_of_whoever_runs_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "secret").write_bytes(np.arange(64, dtype=np.float32).tobytes())
+    table = TensorProto(name="w", data_type=TensorProto.FLOAT, dims=[64], data_location=TensorProto.EXTERNAL)
+    for key, value in (("location", "secret"), ("offset", "0"), ("length", "256")):
+        table.external_data.add(key=key, value=value)
+    x, y = helper.make_tensor_value_info("x", TensorProto.INT64, ["n"]), helper.make_empty_tensor_value_info("y")
+    graph = helper.make_graph([helper.make_node("Gather", ["w", "x"], ["y"])], "g", [x], [y], [table])
+    content = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8).SerializeToString()
+    with pytest.raises(FedfluxError, match="no graph that onnxruntime runs"):
+        Graph.of(content, "here", "g")

@@ -106,12 +106,15 @@ class Bundle:
 
     def describe(self, x: Any) -> Array:
         """Reduced latents of records."""
-        return self.extractor(self.form.prepared(x)).astype(np.float64)
+        return finite(self.extractor(self.form.prepared(x)).astype(np.float64))
 
     def scores(self, x: Any, worth: float | None = None) -> Scores:
         """What records say of the clusters; `worth` is how many different ones they count as, where not all do."""
         latents = self.describe(x)
-        return self.offer.scores(latents, float(len(latents)) if worth is None else worth)
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = self.offer.scores(latents, float(len(latents)) if worth is None else worth)
+        finite(np.array([*found.likelihood, found.misfit.mean, found.misfit.variance]))
+        return found
 
     def assign(self, scores: Scores) -> Assigned:
         """Where a client with these scores belongs."""
@@ -145,9 +148,16 @@ def mixed(answers: Any) -> Probabilities:
     """Σ w softmax(scores), of pairs of weight and scores."""
     total: Any = 0.0
     for weight, scores in answers:
-        rest = np.exp(scores - scores.max(axis=1, keepdims=True))
+        rest = np.exp(finite(scores) - scores.max(axis=1, keepdims=True))
         total = total + np.float32(weight) * (rest / rest.sum(axis=1, keepdims=True))
     return np.asarray(total, dtype=np.float32)
+
+
+def finite(values: NDArray[Any]) -> NDArray[Any]:
+    """What a graph found, where it found numbers: of records that are far too large it finds none."""
+    if not np.isfinite(values).all():
+        raise FedfluxError("some numbers are too large for the models; scale the data as in training")
+    return values
 
 
 def open_bundle(path: str | PathLike[str], trusted: Any = None, models: bool = True) -> Bundle:
@@ -205,5 +215,5 @@ def _check_weights(files: Files, where: str) -> None:
         if name.endswith(".safetensors") and name != MOMENTS:
             try:
                 load_tensors(content)
-            except SafetensorError as error:
+            except (SafetensorError, KeyError) as error:  # KeyError: a type of number that numpy has not
                 raise FedfluxError(f"{where}: {name} is no safetensors file; do not trust this bundle") from error

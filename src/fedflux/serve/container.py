@@ -13,7 +13,7 @@ from io import BytesIO
 from json import loads
 from pathlib import Path
 from typing import Any
-from zipfile import ZIP_STORED, BadZipFile, ZipFile
+from zipfile import ZIP_STORED, ZipFile
 
 from fedflux.errors import FedfluxError
 from fedflux.files import as_json, make_folder, read_object, write_bytes
@@ -122,6 +122,7 @@ def _listed(path: Path | str, manifest: bytes) -> dict[str, dict[str, Any]]:
     try:
         told = loads(manifest)
         files = told["files"]
+        version = told["format"]
         right = told["what"] == WHAT and all(
             isinstance(one["bytes"], int) and one["bytes"] >= 0 and re.fullmatch("[0-9a-f]{64}", one["sha256"])
             for one in files.values()
@@ -130,8 +131,8 @@ def _listed(path: Path | str, manifest: bytes) -> dict[str, dict[str, Any]]:
         raise wrong from error
     if not right:
         raise wrong
-    if told["format"] != FORMAT:
-        raise FedfluxError(f"{path} has format {told['format']} of bundles, this version reads {FORMAT}")
+    if version != FORMAT:
+        raise FedfluxError(f"{path} has format {version!r} of bundles, this version reads {FORMAT}")
     odd = next((name for name in files if not NAME.fullmatch(name)), None)
     if odd is not None:
         raise FedfluxError(f"{path}: {odd!r} in the manifest is no name of a bundle's file; do not trust this bundle")
@@ -170,9 +171,9 @@ class _Zip:
         self._path = path
         try:
             self._zip = ZipFile(path)
-        except (BadZipFile, OSError, ValueError) as error:
+        except Exception as error:  # damaged archives fail in many ways
             raise FedfluxError(f"{path} is neither a folder nor a zip that can be read") from error
-        entries = [one for one in self._zip.infolist() if not one.is_dir()]
+        entries = [one for one in self._zip.infolist() if not one.filename.endswith("/")]
         self.names = {one.filename for one in entries}
         odd = next((name for name in sorted(self.names) if not NAME.fullmatch(name)), None)
         if odd is not None or len(self.names) < len(entries):

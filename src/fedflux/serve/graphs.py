@@ -1,6 +1,7 @@
 """ONNX graphs, run by onnxruntime on one thread: a batch of records in, a batch of numbers out."""
 
 from dataclasses import dataclass
+from os import devnull
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from fedflux.errors import FedfluxError
 
 BATCH = 1024
 """Records at once, which bounds memory."""
+NOWHERE = f"{devnull}/none"
+"""Where graphs may look for files of weights: they have all of theirs within, and read no other file."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,6 +33,7 @@ class Graph:
         options.intra_op_num_threads = options.inter_op_num_threads = 1
         options.enable_cpu_mem_arena = False  # batches differ in size: an arena would keep the largest of each
         options.log_severity_level = 4
+        options.add_session_config_entry("session.model_external_initializers_file_folder_path", NOWHERE)
         try:
             session = onnxruntime.InferenceSession(content, options, providers=["CPUExecutionProvider"])
         except Exception as error:  # onnxruntime raises exceptions of its own, one a status

@@ -67,8 +67,6 @@ class Contents:
             raise FedfluxError(
                 f"a bundle places clients by class mixtures; this run by --assignment {how}: run it anew"
             )
-        if run.form.several_labels:
-            raise FedfluxError("bundles answer with one class a record; export --client NAME writes models of several")
         least = max(method.settings.min_members, min_members or 0)
         offered = state.holders >= least
         usual = by_size(state.sizes, offered)

@@ -65,6 +65,8 @@ class Bundle {
     const told = batch(records, this.card.input), x = new ort.Tensor(told.type, told.data, told.dims);
     const latents = await run(this.extractor, x), found = await run(this.densities, latents);
     const placed = place(new Densities(found.data, found.dims), this.tensors, this.card);
+    if (![...latents.data, ...placed.belongs, placed.score].every(Number.isFinite))
+      throw new FileError("some numbers are too large for the models: scale the data as in training");
     const classes = this.card.class_names.length, mixed = records.map(() => new Array(classes).fill(0));
     for (const [k, id] of placed.models.entries()) {
       if (placed.weights[k] <= 0) continue;
