@@ -29,8 +29,8 @@ class Service:
 
 
 @contextmanager
-def serving(bundle: Path, state: Path, **more: Any) -> Iterator[Service]:
-    key = Keys(state).add("tests", SCOPES, rate=1e5)
+def serving(bundle: Path, state: Path, keyed: bool = True, **more: Any) -> Iterator[Service]:
+    key = Keys(state).add("tests", SCOPES, rate=1e5) if keyed else ""
     settings = ServiceSettings(bundle, state, **more)
     config = uvicorn.Config(make_app(settings), log_config=None, access_log=False)
     server = uvicorn.Server(config)

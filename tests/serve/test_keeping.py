@@ -7,6 +7,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -42,6 +43,23 @@ def test_keys_are_made_listed_and_revoked(tmp_path: Path) -> None:
     (tmp_path / "keys.json").write_text("[]")
     with pytest.raises(FedfluxError, match="damaged"):
         Keys(tmp_path).all()
+
+
+def test_changes_at_once_undo_none_of_each_other(tmp_path: Path) -> None:
+    keys = Keys(tmp_path / "state")
+    for number in range(12):
+        keys.add(f"old-{number}")
+    with ThreadPoolExecutor(6) as pool:
+        adding = pool.map(lambda number: Keys(tmp_path / "state").add(f"new-{number}"), range(12))
+        revoking = pool.map(lambda number: Keys(tmp_path / "state").revoke(f"old-{number}"), range(12))
+        assert len({*adding}) == 12
+        assert list(revoking) == [None] * 12
+    found = {key.name: key.revoked for key in keys.all()}
+    assert found == {
+        **{f"old-{number}": True for number in range(12)},
+        **{f"new-{number}": False for number in range(12)},
+    }
+    assert (tmp_path / "state").stat().st_mode & 0o077 == 0
 
 
 def test_entries_are_read_as_they_were_written(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ class Audit:
     def __init__(self, path: Path) -> None:
         self._lock = Lock()
         try:
-            path.parent.mkdir(parents=True, exist_ok=True)
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, check_same_thread=False, isolation_level=None, timeout=5)
             self._database.execute("PRAGMA journal_mode=WAL")
             self._database.execute("PRAGMA synchronous=NORMAL")
@@ -51,8 +51,11 @@ class Audit:
         """One more entry."""
         values = (entry.time, entry.key, entry.bundle, entry.cluster, int(entry.novel), entry.score)
         words = "INSERT INTO assignments (time, key, bundle, cluster, novel, score) VALUES (?, ?, ?, ?, ?, ?)"
-        with self._lock:
-            self._database.execute(words, values)
+        try:
+            with self._lock:
+                self._database.execute(words, values)
+        except sqlite3.Error as error:  # a full disk, or somebody holds the database
+            raise FedfluxError(f"the audit log cannot be written: {error}") from error
 
     def of_bundle(self, bundle: str) -> list[Entry]:
         """The last assignments by a bundle, oldest first."""

@@ -4,11 +4,15 @@ Keys are 256 random bits, so that a plain SHA-256 of them cannot be searched.
 """
 
 import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from secrets import token_urlsafe
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from fedflux.errors import FedfluxError, unknown
 from fedflux.files import read_object, write_json
@@ -19,6 +23,10 @@ SCOPES = ("assign", "models", "infer", "watch", "metrics", "reload")
 USUAL = ("assign", "models", "infer")
 RATE = 50.0
 """Requests a second that a key may make unless it was told otherwise."""
+
+
+PATIENCE = 10
+"""Seconds to wait for another process that changes keys."""
 
 
 @dataclass(frozen=True)
@@ -60,21 +68,37 @@ class Keys:
             raise FedfluxError("a key needs a name and at least one scope")
         if not 0 < rate <= 1e6:
             raise FedfluxError(f"--rate {rate:g}: give requests a second above 0")
-        if any(key.name == name and not key.revoked for key in self.all()):
-            raise FedfluxError(f"there is a key of {name} already: fedflux keys revoke {name} ends it")
         secret = token_urlsafe(32)
-        self._write([*self.all(), Key(name, _digest(secret), scopes, float(rate))])
+        with self._alone():
+            if any(key.name == name and not key.revoked for key in self.all()):
+                raise FedfluxError(f"there is a key of {name} already: fedflux keys revoke {name} ends it")
+            self._write([*self.all(), Key(name, _digest(secret), scopes, float(rate))])
         return secret
 
     def revoke(self, name: str) -> None:
         """End a key, for good."""
-        known = [key.name for key in self.all() if not key.revoked]
-        if name not in known:
-            raise unknown("key", name, known) if known else FedfluxError("there is no key to revoke")
-        self._write([replace(key, revoked=key.revoked or key.name == name) for key in self.all()])
+        if not self._path.exists():
+            raise FedfluxError(f"there is no key to revoke in {self._path.parent}")
+        with self._alone():
+            known = [key.name for key in self.all() if not key.revoked]
+            if name not in known:
+                raise unknown("key", name, known) if known else FedfluxError("there is no key to revoke")
+            self._write([replace(key, revoked=key.revoked or key.name == name) for key in self.all()])
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """One change at a time: of two at once, the later would undo the earlier, and a revoked key would live on."""
+        try:
+            self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            with FileLock(self._path.with_suffix(".lock"), timeout=PATIENCE):
+                self._seen = None
+                yield
+        except Timeout as error:
+            raise FedfluxError(f"another process is changing {self._path}: try again") from error
+        except OSError as error:
+            raise FedfluxError(f"{self._path} cannot be written: {error.strerror}") from error
 
     def _write(self, keys: list[Key]) -> None:
-        self._path.parent.mkdir(parents=True, exist_ok=True)
         write_json(self._path, {"keys": [asdict(key) for key in keys]})
         self._path.chmod(0o600)
         self._seen = None

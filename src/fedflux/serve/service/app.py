@@ -64,7 +64,7 @@ def make_app(settings: ServiceSettings) -> FastAPI:
     trusted = None if settings.trust is None else public_key(settings.trust)
     audit = Audit(settings.state / AUDIT_FILE)
     holder = Holder(settings.bundle, trusted, audit)
-    gate = Gate(keys, settings.most_bytes)
+    gate = Gate(keys, settings.most_bytes, settings.origins)
 
     @asynccontextmanager
     async def life(app: FastAPI) -> AsyncIterator[None]:
@@ -74,7 +74,13 @@ def make_app(settings: ServiceSettings) -> FastAPI:
         log("stopped")
 
     app = FastAPI(
-        title="fedflux", version=__version__, docs_url=None, redoc_url=None, lifespan=life, responses=REFUSALS
+        title="fedflux",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        lifespan=life,
+        responses=REFUSALS,
     )
     app.state.reload = lambda: _reload(holder, metrics)
     _add_placing(app, holder, gate, audit, metrics, settings)
@@ -93,7 +99,8 @@ def make_app(settings: ServiceSettings) -> FastAPI:
 
 
 def _answer(content: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(as_json(content), status, headers, media_type="application/json")
+    told = {"X-Content-Type-Options": "nosniff", **(headers or {})}
+    return Response(as_json(content), status, told, media_type="application/json")
 
 
 def _body(schema: dict[str, Any]) -> dict[str, Any]:
@@ -111,7 +118,7 @@ def _add_placing(
         told = read_object(await gate.body(request))
         scores = await assigning.scores_asked(told, served.bundle, settings.most_records)
         found = served.bundle.assign(scores)
-        assigning.record(served, found, key, audit, metrics)
+        await assigning.record(served, found, key, audit, metrics)
         return _answer(assigning.answer(served.bundle, found))
 
     @app.get("/v1/models", tags=["models"])

@@ -8,9 +8,10 @@ from fedflux.clustering.placement.offer import Scores
 from fedflux.errors import FedfluxError
 from fedflux.serve.bundle import Assigned, Bundle
 from fedflux.serve.keeping.audit import Audit, Entry
-from fedflux.serve.service.computing import computed
+from fedflux.serve.service.computing import computed, written
 from fedflux.serve.service.gate import RefusedError
 from fedflux.serve.service.holder import Served
+from fedflux.serve.service.logs import log
 from fedflux.serve.service.metrics import Metrics
 from fedflux.serve.service.reading import check_bundle, number, scores_of
 
@@ -33,7 +34,7 @@ SCHEMA: dict[str, Any] = {
                 },
             },
         },
-        "features": {"type": "array", "items": {}, "description": "records as models take them, (N, …)"},
+        "features": {"type": "array", "minItems": 1, "items": {}, "description": "records as models take them, (N, …)"},
         "worth": {"type": "number", "exclusiveMinimum": 0, "description": "of features: how many distinct records"},
     },
 }
@@ -60,11 +61,15 @@ def _described(bundle: Bundle, features: Any, worth: float | None, most: int) ->
     return bundle.scores(features, worth)
 
 
-def record(served: Served, found: Assigned, key: str, audit: Audit, metrics: Metrics) -> None:
+async def record(served: Served, found: Assigned, key: str, audit: Audit, metrics: Metrics) -> None:
     """Write down who was placed where, and tell the watch, before the answer is sent."""
     score = found.score if found.cluster.calibrated else None
     entry = Entry(time.time(), key, served.bundle.id, found.cluster.name, found.novel, score)
-    audit.write(entry)
+    try:
+        await written(audit.write, entry)
+    except FedfluxError as error:
+        log("audit log", level="error", why=str(error))
+        raise RefusedError(503, "the audit log cannot be written, and without it nobody is placed") from error
     served.watch.add(entry)
     metrics.assigned.labels(found.cluster.name).inc()
     metrics.novel.inc(found.novel)

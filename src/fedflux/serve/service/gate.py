@@ -1,13 +1,14 @@
 """Who is let in: keys, scopes, rates and sizes are looked at before anything of a request is read."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any
 
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 
 from fedflux.serve.keeping.keys import Keys
+from fedflux.serve.service.settings import HERE
 
 ANYBODY = "-"
 """How callers are called where no keys were made: only this machine reaches the service then."""
@@ -41,10 +42,17 @@ class Bucket:
 
 
 class Gate:
-    """Of one service."""
+    """Of one service. Once it has had keys it wants one for good: a file of keys that is gone opens no door."""
 
-    def __init__(self, keys: Keys, most_bytes: int, clock: Callable[[], float] = time.monotonic) -> None:
-        self._keys, self._most, self._clock = keys, most_bytes, clock
+    def __init__(
+        self,
+        keys: Keys,
+        most_bytes: int,
+        origins: Collection[str] = (),
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._keys, self._most, self._origins, self._clock = keys, most_bytes, origins, clock
+        self._keyless = not keys.all()
         self._buckets: dict[str, Bucket] = {}
 
     def enter(self, request: Request, scope: str) -> str:
@@ -54,7 +62,9 @@ class Gate:
         return name
 
     def _known(self, request: Request, scope: str) -> str:
-        if not self._keys.all():
+        self._keyless = self._keyless and not self._keys.all()
+        if self._keyless:
+            self._check_own(request)
             return ANYBODY
         kind, _, secret = request.headers.get("authorization", "").partition(" ")
         key = self._keys.find(secret.strip()) if kind.lower() == "bearer" and secret else None
@@ -71,20 +81,33 @@ class Gate:
             raise RefusedError(429, words, Retry_After=str(max(1, round(wait))))
         return key.name
 
+    def _check_own(self, request: Request) -> None:
+        """Without keys, refuse what a page of somebody else's has this machine's browser ask."""
+        host, origin = request.headers.get("host", ""), request.headers.get("origin")
+        if host.rpartition(":")[0].strip("[]") not in HERE and host.strip("[]") not in HERE:
+            raise RefusedError(
+                403, f"without API keys the service is called by this machine's names: {', '.join(HERE)}"
+            )
+        if origin is not None and origin not in {f"http://{host}", f"https://{host}", *self._origins}:
+            raise RefusedError(403, "pages of other origins may not ask: --origin names those that may")
+
     async def body(self, request: Request) -> bytes:
         """The body, as long as it is not too large; compressed ones are not unpacked."""
         if request.headers.get("content-encoding", "identity").lower() != "identity":
             raise RefusedError(415, "compressed bodies are not taken: send it as it is")
         told = request.headers.get("content-length", "")
-        if told.isdigit() and int(told) > self._most:
+        if told.isdecimal() and int(told) > self._most:
             raise self._too_large()
         parts: list[bytes] = []
         size = 0
-        async for part in request.stream():
-            size += len(part)
-            if size > self._most:
-                raise self._too_large()
-            parts.append(part)
+        try:
+            async for part in request.stream():
+                size += len(part)
+                if size > self._most:
+                    raise self._too_large()
+                parts.append(part)
+        except ClientDisconnect as error:
+            raise RefusedError(400, "the body was cut off") from error
         return b"".join(parts)
 
     def _too_large(self) -> RefusedError:

@@ -29,7 +29,7 @@ class Holder:
     def __init__(self, path: Path, trusted: Any, audit: Audit) -> None:
         self._path, self._trusted, self._audit = path, trusted, audit
         self._lock = Lock()
-        self._current = self._load()
+        self._current = self._served(open_bundle(path, trusted))
 
     @property
     def current(self) -> Served:
@@ -39,11 +39,10 @@ class Holder:
     def reload(self) -> Served:
         """Read the bundle again; if it is refused, nothing changes."""
         with self._lock:
-            found = self._load()
-            if found.bundle.id != self._current.bundle.id:
-                self._current = found
+            bundle = open_bundle(self._path, self._trusted)
+            if bundle.id != self._current.bundle.id:
+                self._current = self._served(bundle)
             return self._current
 
-    def _load(self) -> Served:
-        bundle = open_bundle(self._path, self._trusted)
+    def _served(self, bundle: Bundle) -> Served:
         return Served(bundle, Watch.of(bundle, self._audit.of_bundle(bundle.id)), time.time())

@@ -38,6 +38,8 @@ SCHEMA: dict[str, Any] = {
         "id": {"type": "string"},
         "inputs": {
             "type": "array",
+            "minItems": 1,
+            "maxItems": 1,
             "items": {
                 "type": "object",
                 "required": ["name", "shape", "datatype"],
@@ -50,7 +52,10 @@ SCHEMA: dict[str, Any] = {
                 },
             },
         },
-        "outputs": {"type": "array", "items": {"type": "object", "properties": {"name": {"type": "string"}}}},
+        "outputs": {
+            "type": "array",
+            "items": {"type": "object", "required": ["name"], "properties": {"name": {"type": "string"}}},
+        },
         "parameters": {"type": "object"},
     },
 }

@@ -45,16 +45,22 @@ def _files() -> dict[str, tuple[bytes, str, bool]]:
     return found
 
 
+@lru_cache(maxsize=4)
+def _unpacked(name: str) -> bytes:
+    """A packed file as it was, for the few who cannot unpack it: once, since that takes a while."""
+    return decompress(_files()[name][0])
+
+
 def page_file(name: str, request: Request) -> Response:
     """One file of the page."""
     if name not in _files():
         raise RefusedError(404, f"the page has no file {plain(name)}")
     content, tag, packed = _files()[name]
-    headers = {**HEADERS, "ETag": tag}
+    headers = {**HEADERS, "ETag": tag, **({"Vary": "Accept-Encoding"} if packed else {})}
     if request.headers.get("if-none-match") == tag:
         return Response(status_code=304, headers=headers)
     if packed and "gzip" in request.headers.get("accept-encoding", ""):
         headers["Content-Encoding"] = "gzip"
     elif packed:
-        content = decompress(content)
+        content = _unpacked(name)
     return Response(content, headers=headers, media_type=TYPES[name.rpartition(".")[2]])

@@ -38,7 +38,7 @@ def run_service(settings: ServiceSettings) -> None:
     )
     try:
         config.load()
-    except ssl.SSLError as error:
+    except OSError as error:  # SSLError is one
         raise FedfluxError(f"TLS: {settings.certificate} and {settings.private_key} do not fit: {error}") from error
 
     def reload(*_: object) -> None:
