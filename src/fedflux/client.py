@@ -131,6 +131,9 @@ class Client:
         raise FedfluxError("the service changes its bundle faster than models are fetched: ask again later")
 
     def _model(self, name: str, digest: str) -> Graph:
+        """A model of the bundle, and no other: what is not in its manifest, nobody has signed."""
+        if self.bundle.files.digests.get(f"models/{name}.onnx") != digest:
+            raise _AnotherBundleError
         if digest not in self._graphs:
             content = self._cached(digest) or self._download(f"/v1/models/{name}?format=onnx", digest)
             self._graphs[digest] = Graph.of(content, "the service", name)

@@ -1,10 +1,11 @@
 """The client: scores and predicts by itself, and trusts nothing that its digests do not."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -81,6 +82,24 @@ def test_only_a_trusted_signature_is_taken(contents: dict[str, bytes], tmp_path:
             client.assign(images(3))
 
 
+def test_only_models_of_the_manifest_are_run(service: Service, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = images(3)
+    with Client(service.url, service.key) as client:
+        answer = client.assign(x)
+        ask, asked = client._ask, []
+
+        def other(method: str, address: str, **how: Any) -> Any:
+            asked.append(address)
+            return ask(method, address, **how)
+
+        monkeypatch.setattr(client, "_ask", other)
+        for lie in ("0" * 64, "../../etc/hostname", "/dev/zero"):
+            with pytest.raises(FedfluxError, match="another bundle"):
+                client.predict(x, replace(answer, digests=dict.fromkeys(answer.digests, lie)))
+        assert not any("/v1/models/" in address for address in asked)
+        assert client.predict(x, answer).shape == (3, 10)
+
+
 def test_refusals_are_told_in_one_line(service: Service) -> None:
     with Client(service.url, "wrong") as client, pytest.raises(FedfluxError, match=r"refused \(401\): this key"):
         client.assign(images(1))
@@ -103,34 +122,3 @@ def test_the_client_needs_no_torch(service: Service, tmp_path: Path) -> None:
     command = [sys.executable, "-c", WITHOUT, service.url, service.key, str(tmp_path / "x.npy")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.stdout == "(4, 10)\n", done.stderr
-
-
-SERVED = """
-import sys, threading, time
-from fedflux.serve.service import running
-import uvicorn
-original = uvicorn.Server.startup
-async def startup(self, sockets=None):
-    await original(self, sockets)
-    heavy = {"torch", "sklearn", "pandas"} & set(sys.modules)
-    print("heavy", sorted(heavy), "port", self.servers[0].sockets[0].getsockname()[1], flush=True)
-uvicorn.Server.startup = startup
-from fedflux.__main__ import main
-sys.argv = ["fedflux", "serve", sys.argv[1], "--port", "0", "--state", sys.argv[2]]
-main()
-"""
-
-
-def test_the_serving_process_has_no_torch_and_stops_when_told(folder: Path, tmp_path: Path) -> None:
-    command = [sys.executable, "-c", SERVED, str(folder), str(tmp_path / "state")]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ})
-    assert process.stdout is not None
-    line = process.stdout.readline().split()
-    assert line[:2] == ["heavy", "[]"], line
-    with Client(f"http://127.0.0.1:{line[3]}") as client:
-        assert client.predict(images(2)).shape == (2, 10)
-    process.terminate()
-    _, log = process.communicate(timeout=20)
-    assert process.returncode in (0, -15)
-    events = [line for line in log.splitlines() if '"event": "stopped"' in line]
-    assert len(events) == 1, log
