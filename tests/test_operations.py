@@ -24,7 +24,7 @@ from fedflux.clustering.placement.offer import Offer
 from fedflux.clustering.placement.posterior import Temperature
 from fedflux.clustering.placement.queries import AskPlacement, AskTries
 from fedflux.descriptors.bounds import Bounds
-from fedflux.descriptors.inputs import AskSpread
+from fedflux.descriptors.inputs import AskOctaves, AskSpread, AskSums
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.descriptors.projector import Projector
 from fedflux.descriptors.queries import AskBounds, AskDescriptor, AskLabels, AskScatter, AskUnlabelled
@@ -66,6 +66,8 @@ OPERATIONS = [
     AskWeights(Evidence(3)),
     Responsibilities(MARGINALS, labels=2),
     AskSpread(64),
+    AskOctaves(64, Privacy("gaussian", 2.0, scaling=True)),
+    AskSums(3, Privacy("gaussian", 2.0, scaling=True), np.array([1.0, 64.0, 0.5])),
     AskBounds(64),
     AskLabels(14),
     AskScatter(BOX, 2, 50, 3, (2, 0, 1)),

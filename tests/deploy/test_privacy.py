@@ -17,9 +17,11 @@ pytest.importorskip("opendp", reason="needs OpenDP: pip install 'fedflux[privacy
 from tests.deploy.staging import Played, make_grid, node_id, play
 
 from fedflux.deploy.flower.records import unpack
+from fedflux.deploy.node import NodeData
 from fedflux.deploy.node.answering import LocalNode
 from fedflux.deploy.node.memory import OnDisk
 from fedflux.deploy.node.requests import Ask, Asked, Sent, Train
+from fedflux.descriptors.inputs import AskOctaves, AskSpread, AskSums
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.engine import Job, Key, Training
 from fedflux.errors import FedfluxError
@@ -210,6 +212,37 @@ def test_a_promise_is_for_so_many_releases_and_no_more(tmp_path: Path) -> None:
         ledger.charge("third run", privacy, "a", frozenset(("train",)))
     with pytest.raises(FedfluxError, match=r"ε would be 5\.5 in all"):
         ledger.charge("run", Privacy("gaussian", 1.5, 1e-5, releases=9), "e", frozenset(("train",)))
+
+
+def test_scaling_has_one_release_of_each_kind_and_a_share_of_one_budget(tmp_path: Path) -> None:
+    from fedflux.deploy.node.ledger import Ledger
+
+    ledger, privacy = Ledger(tmp_path, 3.0), Privacy("gaussian", 2.0, 1e-5, releases=2, scaling=True)
+    for key, part in (("a", "scaling octaves"), ("b", "scaling sums"), ("c", "train"), ("d", "train")):
+        ledger.charge("run", privacy, key, frozenset((part,)))
+    with pytest.raises(FedfluxError, match="its scaling sums part was released 1 times, and ε is for 1"):
+        ledger.charge("run", privacy, "another reach", frozenset(("scaling sums",)))
+    with pytest.raises(FedfluxError, match="ε would be 4 in all"):
+        ledger.charge("run", replace(privacy, scaling=False), "e", frozenset(("validation",)))
+
+
+def test_a_node_with_a_budget_has_its_inputs_scaled_with_noise(tmp_path: Path) -> None:
+    """Sums of a node that answers nothing exactly; asked again for the same, it gives the same."""
+    records = np.random.default_rng(0).normal(50, 9, (90, 2)), np.arange(90) % 2
+    data = NodeData.of(train=records, classes=2, client=0)
+    node = LocalNode({"max-epsilon": 3.0, "state-dir": str(tmp_path)}, data, OnDisk(tmp_path), "flux")
+    privacy = Privacy("gaussian", 2.0, 1e-5, scaling=True)
+
+    def ask(query: Any) -> Any:
+        return node.answer(Ask(ASKED, (), Sent.of(query)), {}).arrays
+
+    with pytest.raises(FedfluxError, match="it answers 'input-spread' only with noise"):
+        ask(AskSpread(2))
+    first, again = (ask(AskOctaves(2, privacy))["sums"] for _ in range(2))
+    assert (first == again).all()
+    assert ask(AskSums(2, privacy, np.array([64.0, 64.0])))["sums"].shape == (2, 2)
+    with pytest.raises(FedfluxError, match="its scaling sums part was released 1 times"):
+        ask(AskSums(2, privacy, np.array([50.0, 64.0])))
 
 
 def test_private_runs_need_no_folder() -> None:

@@ -75,6 +75,7 @@ def test_a_run_says_whom_it_protects(tmp_path: Path) -> None:
         "store": "none",
         "epsilon": 5.0,
         "assignment": "calibrated",
+        "scale": "pixels",
     }
     result = run_config(make_config({**told, "privacy_unit": "group", "out": str(tmp_path / "run")}))
     assert result["adjacency"].startswith("replace-one-group")

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from fedflux.descriptors.privacy.accounting import ADJACENCY, Privacy, spent
-from fedflux.descriptors.privacy.mechanism import sigma_of
+from fedflux.descriptors.privacy.accounting import ADJACENCY, Privacy
+from fedflux.descriptors.privacy.mechanism import sigma_of, spent_by
 from fedflux.descriptors.privacy.release import SENSITIVITY
 
 KEYS = ("epsilon", "epsilon_nominal", "delta", "adjacency", "mechanism", "privacy_scope")
@@ -36,33 +36,37 @@ def privacy_report(
     releases: int,
     choosing: bool = False,
     repeated: int = 0,
+    scalings: int = 0,
 ) -> dict[str, Any]:
     """The privacy keys of a result; all None without privacy. `choosing`: unlabelled clients tell their choice only.
 
-    `repeated` are releases that interrupted attempts may have made besides: they were made, so they count.
+    `repeated` are releases that interrupted attempts may have made besides: they were made, so they count. `scalings`:
+    how often inputs' means and deviations were released out of the same budget.
     """
     if privacy is None:
         return dict.fromkeys(KEYS)
     if privacy.mechanism == "gaussian":
-        told = _gaussian(privacy, releases, repeated)
+        told = _gaussian(privacy, releases, repeated, scalings)
     else:
         told = _paper(privacy, classes, components)
     report = dict(zip(KEYS, told, strict=True))
     return {**report, "privacy_scope": f"{report['privacy_scope']}; {CHOICE}"} if choosing else report
 
 
-def _gaussian(privacy: Privacy, made: int, repeated: int) -> tuple[Any, ...]:
+def _gaussian(privacy: Privacy, made: int, repeated: int, scalings: int) -> tuple[Any, ...]:
     if made > privacy.releases:
         raise RuntimeError(f"{made} releases of the same records, but the noise was made for {privacy.releases}")
     sigma = sigma_of(privacy)
+    times = "" if scalings < 2 else f" ({scalings} times: attempts were interrupted, which epsilon counts)"
+    scaled = f"the means and deviations by which inputs are scaled{times}, and " if scalings else ""
     scope = (
-        f"the descriptors of each client's own examples{_one_each(privacy)}, "
+        f"{scaled}the descriptors of each client's own examples{_one_each(privacy)}, "
         f"{_times(made, privacy.releases, repeated)}; {PUBLIC.format(units=privacy.unit + 's')}; "
         "model updates, accuracies and everything computed from the global model are not covered"
     )
     return (
         # of all that were planned: how many it came to may depend on what was released, and is no promise
-        spent(sigma, SENSITIVITY, privacy.delta, privacy.releases + repeated),
+        spent_by(privacy, privacy.releases + repeated, scalings),
         privacy.epsilon,
         privacy.delta,
         ADJACENT[privacy.unit],
@@ -94,7 +98,8 @@ def _paper(privacy: Privacy, classes: int, components: int) -> tuple[Any, ...]:
     scope = (
         f"none that holds, so epsilon is null: {privacy.epsilon:g} is asked for each of {coordinates} coordinates, and "
         f"even {coordinates} times that is not enough, since class means and deviations move by more than Range/s when "
-        "a record is replaced, and exact latent bounds, label counts and correlations leave the client beside them; "
+        "a record is replaced, and exact latent bounds, label counts, correlations and, where inputs are standardised, "
+        "their exact sums leave the client beside them; "
         "model updates are not covered"
     )
     return (

@@ -28,7 +28,7 @@ from fedflux.models.own import code_at
 from fedflux.runs.config import RunConfig, unread
 from fedflux.runs.identity import HOW_AND_WHERE, deployed_identity, folder_name, group, identity, label, revision
 from fedflux.runs.metrics import Metrics
-from fedflux.runs.scaling import kept_scaling, warn_unscaled
+from fedflux.runs.scaling import kept_scaling, shared_out, warn_unscaled
 from fedflux.runs.session import Listener, Session, cohort_size, recall
 from fedflux.runs.storage.digests import check_files
 from fedflux.runs.storage.folder import (
@@ -100,7 +100,8 @@ def _run(
     if config.privacy_unit == "group" and federation.dataset.train.group is None:
         raise FedfluxError(f"--privacy-unit group: {config.dataset} has no groups; give it some, or leave the flag out")
     check_task(config.algorithm, config.settings(), federation.task)
-    algorithm = make_algorithm(config.algorithm, config.settings(_true_clusters(federation)))
+    settings = shared_out(config.settings(_true_clusters(federation)), federation)
+    algorithm = make_algorithm(config.algorithm, settings)
     view = federation if algorithm.uses_truth else federation.blind()
     with one_thread(), torch_settings(place_of(config.engine, config.device), config.precision):
         engine = engine_for(config, view, share, model)
@@ -110,7 +111,7 @@ def _run(
             begun = begun or _begin(folder, requested, engine)
             result = read_object(folder / RESULT_FILE)
             if result is None:
-                found = kept_scaling(folder, view.cohort(range(len(view))), engine)
+                found = kept_scaling(folder, view.cohort(range(len(view))), engine, settings)
                 population = population.scaled(found.scaling)
                 federation = population.training
                 view = federation if algorithm.uses_truth else federation.blind()
@@ -148,13 +149,14 @@ def run_deployed(
         there = engine.present(done + 1)
         if there is None:
             raise ValueError("run_deployed is for clients that come and go; use run_config")
-        settings = replace(config.settings(_true_clusters(there.federation)), average=average)
+        settings = shared_out(config.settings(_true_clusters(there.federation)), there.federation)
+        settings = replace(settings, average=average)
         check_task(config.algorithm, settings, there.federation.task)
         algorithm = make_algorithm(config.algorithm, settings)
         view = there.federation if algorithm.uses_truth else there.federation.blind()
         state = algorithm.init(view, engine)
         begun = begun or _begin(folder, requested, engine)
-        found = kept_scaling(folder, view.cohort(there.labelled), engine)
+        found = kept_scaling(folder, view.cohort(there.labelled), engine, settings)
         engine.scale(found.scaling)
         federation = there.federation.scaled(found.scaling)
         view = federation if algorithm.uses_truth else federation.blind()

@@ -1,19 +1,23 @@
 """How a run's inputs are scaled: asked of clients where the data does not say it, and kept with the run."""
 
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from operator import add
 from pathlib import Path
 
 import numpy as np
 
-from fedflux.data import Cohort, Dataset
+from fedflux.algorithms import Settings
+from fedflux.data import Cohort, Dataset, Federation
 from fedflux.data.scaling import Scaling
-from fedflux.descriptors.inputs import AskSpread, read_spread
-from fedflux.engine import Engine
+from fedflux.descriptors.inputs import AskOctaves, AskSpread, AskSums, read_spread, read_sums
+from fedflux.descriptors.privacy import spread
+from fedflux.descriptors.privacy.accounting import Privacy
+from fedflux.engine import Answers, Engine
 from fedflux.errors import FedfluxError
 from fedflux.files import read_object, write_json
+from fedflux.runs.storage.attempts import SCALING, record_attempt
 from fedflux.runs.storage.folder import SCALING_FILE
 
 LARGE = 100.0
@@ -29,23 +33,59 @@ class FoundScaling:
     bytes_each: int = 0
 
 
-def find_scaling(cohort: Cohort, engine: Engine) -> FoundScaling:
+def shared_out(settings: Settings, federation: Federation) -> Settings:
+    """The settings of a method; where inputs are standardised with privacy, a share of the budget is for that."""
+    privacy = settings.descriptor.privacy
+    if privacy is None or privacy.mechanism != "gaussian" or federation.dataset.scaling.known:
+        return settings
+    if federation.announced is None:  # elsewhere nobody knows yet who will come
+        parts = (federation.groups(k, "train") for k in range(len(federation)))
+        counts = [federation.stored(k, "train") for k in range(len(federation))]
+        if privacy.unit == "group":
+            counts = [len(np.unique(one)) for one in parts if one is not None]
+        spread.check_enough(sum(counts), federation.input_shape[0], len(federation), privacy)
+    return replace(settings, descriptor=replace(settings.descriptor, privacy=replace(privacy, scaling=True)))
+
+
+def find_scaling(cohort: Cohort, engine: Engine, privacy: Privacy | None = None) -> FoundScaling:
     """The scaling of these clients' inputs; asked of them where the data does not declare it."""
     declared = cohort.federation.dataset.scaling
     if declared.known:
         return FoundScaling(declared)
-    answers = engine.ask(AskSpread(cohort.federation.input_shape[0]), cohort)
-    if not len(answers):
-        raise FedfluxError("no client told what its inputs are like, so they cannot be standardised: give a --scale")
+    features = cohort.federation.input_shape[0]
+    if privacy is not None and privacy.scaling:
+        return _privately(features, cohort, engine, privacy)
+    answers = _told(engine.ask(AskSpread(features), cohort))
     whole = reduce(add, (read_spread(one) for one in answers.arrays))
     if len(whole.constant):
         listed = ", ".join(str(one) for one in whole.constant[:5].tolist())
         words = f"{len(whole.constant)} of {len(whole.count)} features never change ({listed}…): they teach nothing"
         warnings.warn(words.replace("…", "" if len(whole.constant) <= 5 else ", …"), stacklevel=2)
-    return FoundScaling(whole.scaling(), len(answers), sum(array.nbytes for array in answers.arrays[0].values()))
+    return FoundScaling(whole.scaling(), len(answers), _bytes(answers))
 
 
-def kept_scaling(folder: Path, cohort: Cohort, engine: Engine) -> FoundScaling:
+def _privately(features: int, cohort: Cohort, engine: Engine, privacy: Privacy) -> FoundScaling:
+    """From noisy sums: how large numbers get, and then their means and deviations within that."""
+    octaves = _told(engine.ask(AskOctaves(features, privacy), cohort))
+    told, counts = zip(*(read_sums(one) for one in octaves.arrays), strict=True)
+    reach = spread.reach_of(told, sum(counts), privacy)
+    sums = _told(engine.ask(AskSums(features, privacy, reach), cohort))
+    told, counts = zip(*(read_sums(one) for one in sums.arrays), strict=True)
+    scaling = spread.scaling_of(told, sum(counts), reach, privacy)
+    return FoundScaling(scaling, len(octaves), _bytes(octaves) + _bytes(sums))
+
+
+def _told(answers: Answers) -> Answers:
+    if not len(answers):
+        raise FedfluxError("no client told what its inputs are like, so they cannot be standardised: give a --scale")
+    return answers
+
+
+def _bytes(answers: Answers) -> int:
+    return sum(array.nbytes for array in answers.arrays[0].values())
+
+
+def kept_scaling(folder: Path, cohort: Cohort, engine: Engine, settings: Settings) -> FoundScaling:
     """The scaling that a run began with, or else the one it begins with, which is kept."""
     kept = read_object(folder / SCALING_FILE)
     if kept is not None:
@@ -54,7 +94,10 @@ def kept_scaling(folder: Path, cohort: Cohort, engine: Engine) -> FoundScaling:
             return FoundScaling(scaling, int(kept["clients"]), int(kept["bytes_each"]))
         except (KeyError, TypeError, ValueError) as error:
             raise FedfluxError(f"{folder / SCALING_FILE} is damaged: start the run anew, without --resume") from error
-    found = find_scaling(cohort, engine)
+    privacy = settings.descriptor.privacy
+    if privacy is not None and privacy.scaling:
+        record_attempt(folder, SCALING)
+    found = find_scaling(cohort, engine, privacy)
     told = {"clients": found.clients, "bytes_each": found.bytes_each}
     write_json(folder / SCALING_FILE, {**found.scaling.as_plain(), **told})
     return found

@@ -165,7 +165,8 @@ class LocalNode:
             released = self.memory.get(f"release/{key}")
             if released is None:
                 if ledger is not None:
-                    ledger.charge(asked.run, privacy, key, frozenset(str(one.split) for one in query.passes()))
+                    told = getattr(query, "charges", None) or {str(one.split) for one in query.passes()}
+                    ledger.charge(asked.run, privacy, key, frozenset(told))
                 released = self.memory[f"release/{key}"] = self._asked(request, query)
         return Answer(released)
 

@@ -33,13 +33,15 @@ class Ledger:
         """
         accounts = self._accounts()
         name = f"{run}: {privacy.mechanism}, epsilon {privacy.epsilon:g}, delta {privacy.delta:g}, {privacy.releases}"
+        name += " and scaling" if privacy.scaling else ""
         mine = accounts.setdefault(name, {"epsilon": privacy.epsilon, "releases": {}})
         if key in mine["releases"]:
             return
         for split in sorted(splits):
             count = sum(split in of for of in mine["releases"].values())
-            if count >= privacy.releases:
-                raise FedfluxError(f"its {split} part was released {count} times, and ε is for {privacy.releases}")
+            most = 1 if split.startswith("scaling") else privacy.releases
+            if count >= most:
+                raise FedfluxError(f"its {split} part was released {count} times, and ε is for {most}")
         mine["releases"][key] = sorted(splits)
         total = sum(one["epsilon"] for one in accounts.values())
         if self.most is not None and total > self.most + 1e-9:

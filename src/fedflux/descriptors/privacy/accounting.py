@@ -15,6 +15,8 @@ from numpy.typing import NDArray
 from fedflux.errors import FedfluxError
 
 ADJACENCY = "replace-one"
+SHARE = 0.2
+"""Of a budget, in ρ of zero-concentrated privacy: what scaling the inputs may cost where it is asked of clients."""
 SLACK = 1e-9
 """A scale this much larger than asked for is as good."""
 
@@ -33,6 +35,8 @@ class Privacy:
     """Whom it protects: one record of a client, or all records of one group."""
     seed: int = 0
     """Of the choice of a group's record; no noise follows from it."""
+    scaling: bool = False
+    """Whether the means and deviations by which inputs are scaled are released out of the same budget."""
 
     def __post_init__(self) -> None:
         if not (isfinite(self.epsilon) and self.epsilon > 0):

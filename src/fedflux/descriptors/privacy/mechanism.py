@@ -4,6 +4,7 @@ Noise is made where the data are; what leaves the client has it already.
 """
 
 from dataclasses import replace
+from math import sqrt
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from fedflux.data.labelled import Split
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.descriptor import Descriptors
 from fedflux.descriptors.privacy import accounting
-from fedflux.descriptors.privacy.accounting import Privacy, release_sigma
+from fedflux.descriptors.privacy.accounting import SHARE, Privacy, release_sigma
 from fedflux.descriptors.privacy.release import SENSITIVITY, read_marginal, read_release
 from fedflux.descriptors.privacy.units import counted, only_validation
 from fedflux.descriptors.projector import Projector
@@ -20,7 +21,14 @@ from fedflux.descriptors.projector import Projector
 
 def sigma_of(privacy: Privacy) -> float:
     """The deviation of the noise on every number of a release."""
-    return release_sigma(privacy.epsilon, privacy.delta, SENSITIVITY, privacy.releases)
+    sensitivity = SENSITIVITY / sqrt(1 - SHARE) if privacy.scaling else SENSITIVITY
+    return release_sigma(privacy.epsilon, privacy.delta, sensitivity, privacy.releases)
+
+
+def spent_by(privacy: Privacy, releases: int, scalings: int) -> float:
+    """ε of so many releases of a descriptor, and of so many times both releases that scaling takes."""
+    of_scaling = scalings * privacy.releases * SHARE / (1 - SHARE) if privacy.scaling else 0.0
+    return accounting.spent(sigma_of(privacy), SENSITIVITY * sqrt(releases + of_scaling), privacy.delta)
 
 
 def released(held: Holding, seen: Seen, projector: Projector, classes: int, privacy: Privacy) -> Descriptors:

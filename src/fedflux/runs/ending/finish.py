@@ -11,6 +11,7 @@ from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
 from fedflux.clustering.why import Vocabulary
 from fedflux.data import Cohort, Federation, Population
+from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.engine import Engine
 from fedflux.files import jsonable, write_npz
 from fedflux.runs.config import RunConfig
@@ -19,7 +20,7 @@ from fedflux.runs.evaluation import LISTED, Evaluation, cluster_figures, costs, 
 from fedflux.runs.metrics import Metrics
 from fedflux.runs.privacy_report import privacy_report
 from fedflux.runs.scaling import FoundScaling
-from fedflux.runs.storage.attempts import AFTERWARDS, record_attempt, repeated
+from fedflux.runs.storage.attempts import AFTERWARDS, SCALING, record_attempt, repeated
 from fedflux.runs.storage.finished import save_finished
 from fedflux.runs.storage.folder import PLACEMENTS_FILE
 from fedflux.runs.storage.records import round_record
@@ -102,12 +103,13 @@ class Ending:
             **self.engine.report(),
             **given,
             **privacy_report(
-                self.config.privacy(),
+                self._privacy,
                 self.federation.kinds,
                 self.config.components,
                 releases,
                 self._choosing,
                 0 if there is not None else self._repeated(records, costly[len(records) :]),
+                self._scalings(there is not None),
             ),
             "unread": list(begun.get("unread", ())),
             "command": begun["command"],
@@ -149,6 +151,23 @@ class Ending:
             return self.config.finetune
         spent = sum(record["work"].get("training", 0.0) for record in records)
         return max(int(self.config.passes - spent / clients), 0)
+
+    @property
+    def _privacy(self) -> Privacy | None:
+        """What was promised, a share of it for the scaling of inputs where clients were asked for that."""
+        privacy = self.config.privacy()
+        asked = self.scaling is not None and self.scaling.clients > 0
+        return (
+            replace(privacy, scaling=True)
+            if privacy is not None and privacy.mechanism == "gaussian" and asked
+            else privacy
+        )
+
+    def _scalings(self, deployed: bool) -> int:
+        """How often the scaling of inputs was released; deployed nodes keep what they told, and tell it again."""
+        if self._privacy is None or not self._privacy.scaling:
+            return 0
+        return 1 if deployed else 1 + repeated(self.folder, {SCALING})
 
     def _repeated(self, rounds: Records, afterwards: Records) -> int:
         """Releases that interrupted attempts may have made; deployed nodes keep and count their own."""

@@ -13,6 +13,8 @@ from fedflux.runs.storage.folder import ATTEMPTS_FILE
 
 AFTERWARDS = 0
 """The stage after the last round, in which late clients are described."""
+SCALING = -1
+"""The stage before the first round, in which clients tell how inputs are to be scaled."""
 
 
 def record_attempt(folder: Path, stage: int) -> None:
