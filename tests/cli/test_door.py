@@ -41,6 +41,8 @@ def test_a_command_begins_its_help_as_the_list_does(name: str) -> None:
 def test_no_command_is_missing_from_the_list() -> None:
     modules = {told.module for told in COMMANDS.values()}
     groups = {
-        path.stem for path in (SOURCE / "fedflux" / "cli").glob("*.py") if "app = typer.Typer" in path.read_text()
+        path.parent.name if path.stem == "__init__" else path.stem
+        for path in (SOURCE / "fedflux" / "cli").rglob("*.py")
+        if "app = typer.Typer" in path.read_text()
     }
     assert groups - {"main"} == modules

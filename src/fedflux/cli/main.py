@@ -36,7 +36,7 @@ COMMANDS = {
     "keys": Command("Make, list and revoke API keys of a service.", "serving", USE),
     "cluster": Command("Cluster a run's descriptors again with another clusterer.", "keeping", STUDY),
     "partition": Command("Write a shifted federation to disk, for use elsewhere.", "keeping", STUDY),
-    "reproduce": Command("Reproduce the paper's tables and figures, ours beside them.", "reproducing", STUDY),
+    "reproduce": Command("Reproduce a table or figure of the paper, ours beside it.", "reproducing", STUDY),
     "fidelity": Command("Measure how far descriptor distances are from W2.", "measuring", STUDY),
     "store": Command("Join run stores, or turn one into CSV.", "keeping", STUDY),
     "bench": Command("Measure the engines side by side.", "measuring", MACHINE),

@@ -80,6 +80,13 @@ def compare(
     work: Work = work,
 ) -> dict[str, Any]:
     """Run what the store does not hold yet; the answer is what `fedflux compare --json` prints."""
+    return _answer(run_cells(cells, store, jobs, on_change, work), store, reference)
+
+
+def run_cells(
+    cells: list[Cell], store: Store, jobs: int, on_change: Callable[[Status], None] | None = None, work: Work = work
+) -> Status:
+    """Run what the store does not hold yet; what came of all."""
     status = Status(cells)
     for index, cell in enumerate(cells):
         found = store.get(cell.identity)
@@ -109,7 +116,7 @@ def compare(
     if on_change:
         on_change(status)
     work([cells[index].config for index in todo], jobs, tell)
-    return _answer(status, store, reference)
+    return status
 
 
 def plan(
@@ -137,23 +144,27 @@ def plan(
         for seed, level, shift, algorithm in product(seeds, levels, shifts, algorithms)
     ]
     configs = [make_config(_readable(told, place)) for place in grid]
-    store = configs[0].store or str(out / STORE_FILE)
     if dataset is None:
         dataset = load(configs[0].dataset, Path(configs[0].data_dir) if configs[0].data_dir else None)
     check_start(configs[: len(algorithms)], dataset, model)
     dataset = with_scale(dataset, configs[0].scale)
-    code = None if model is None else model.digest
     cells: dict[str, Cell] = {}
     for config in configs:
-        decided, checksum = _decide(config, dataset), dataset.checksum
-        name = identity(decided, checksum, code)
-        ready = replace(decided, out=str(out / folder_name(decided, checksum, code)), store=store, resume=True)
-        cells.setdefault(name, Cell(ready, name, group(decided, checksum)))
-    _check_out(out)
+        cell = ready(config, dataset, out, model)
+        cells.setdefault(cell.identity, cell)
+    check_out(out)
     return list(cells.values())
 
 
-def _check_out(out: Path) -> None:
+def ready(config: RunConfig, dataset: Dataset, out: Path, model: OwnModel | None = None) -> Cell:
+    """The cell of a configuration, in a folder of its own that it goes on in; `dataset` is scaled as it asks."""
+    decided, checksum, code = _decide(config, dataset), dataset.checksum, None if model is None else model.digest
+    name, store = identity(decided, checksum, code), config.store or str(out / STORE_FILE)
+    folder = str(out / folder_name(decided, checksum, code))
+    return Cell(replace(decided, out=folder, store=store, resume=True), name, group(decided, checksum))
+
+
+def check_out(out: Path) -> None:
     """Find out now whether folders can be made here."""
     try:
         out.mkdir(parents=True, exist_ok=True)
