@@ -112,6 +112,16 @@ def test_fedrep_trains_the_head_with_the_trunk_fixed_and_then_the_trunk(
     assert metrics.work["training"] == 3 * (2 + 1)
 
 
+def test_fedrep_of_a_model_of_one_layer_is_fedper(federation: Federation) -> None:
+    """Where nothing lies beneath the last layer, nothing is left to train after it."""
+    single = make_engine("loop", "fedflux.models.linear:LogisticRegression", federation, seed=5)
+    mine, _ = play(FedRep(SETTINGS), federation, single, 2)
+    own = kept(single)
+    theirs, _ = play(FedPer(SETTINGS), federation, single, 2)
+    assert apart(own, kept(single)) < 1e-5
+    assert apart(mine.model, theirs.model) < 1e-5
+
+
 def test_moving_all_layers_is_plain_sgd(federation: Federation, engine: SimulatedEngine) -> None:
     cohort, key = federation.cohort([1, 3]), Key(5, 1)
     engine.backend._chain = None  # type: ignore[attr-defined]

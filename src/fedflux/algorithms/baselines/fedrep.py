@@ -18,7 +18,7 @@ from fedflux.operations import operation
 @operation("some-layers")
 @dataclass(frozen=True)
 class SomeLayers(LossRule):
-    """Descend the mean cross-entropy in these tensors alone; all others stay as they are."""
+    """Descend the task's mean loss in these tensors alone; all others stay as they are."""
 
     layers: tuple[str, ...]
 
@@ -35,9 +35,11 @@ class SomeLayers(LossRule):
         extras: Extras,
         index: Tensor,
     ) -> tuple[tuple[Parameters, ...], Any]:
-        """One gradient step."""
+        """One gradient step; none where the model has no such layer."""
         (model,) = params
         moving = self._moving(operations, model)
+        if not moving:
+            return params, memory
 
         def loss(at: Parameters) -> Tensor:
             return batch.mean(self.losses(operations, {**model, **at}, batch, extras))
