@@ -39,7 +39,8 @@ def test_fewer_examples_than_vectors_leave_the_last_ones_zero() -> None:
     x = np.array([[3.0, 4.0, 0.0]], dtype=np.float32)
     found = leading(x, 2)
     np.testing.assert_allclose(np.abs(found), np.array([[0.6, 0.8, 0.0], [0.0, 0.0, 0.0]]), atol=1e-6)
-    assert not leading(np.zeros((4, 3), dtype=np.float32), 2).any()
+    for shape in ((4, 3), (80, 90)):
+        assert not leading(np.zeros(shape, dtype=np.float32), 2).any()
 
 
 def test_angles_are_those_of_scipy_and_missing_vectors_do_not_count() -> None:

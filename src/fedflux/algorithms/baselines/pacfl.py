@@ -73,6 +73,8 @@ def leading(x: NDArray[np.float32], count: int) -> NDArray[np.float32]:
     """The first `count` right singular vectors of a matrix (examples × numbers), a row each."""
     basis = np.zeros((count, x.shape[1]), dtype=np.float32)
     least = min(x.shape)
+    if not x.any():
+        return basis
     if least <= max(SMALL, count):
         _, values, vectors = np.linalg.svd(x, full_matrices=False)
     else:
