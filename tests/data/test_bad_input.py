@@ -152,6 +152,22 @@ def test_arrays_that_do_not_fit(arguments: dict[str, Any], says: str) -> None:
     assert says in error_of(lambda: Federation.from_arrays(**{"x": X, "y": Y, **arguments}))
 
 
+NAMED = pd.DataFrame(X, columns=["age", "weight", "height"])
+
+
+@pytest.mark.parametrize(
+    ("table", "says"),
+    [
+        (NAMED[["age", "weight"]], "client 'b': column 'height' is missing; all tables have the same columns"),
+        (NAMED.assign(sugar=1), "client 'b': column 'sugar' is in no other table"),
+        (NAMED.rename(columns={"height": "size"}), "client 'b': column 'height' is missing"),
+        (NAMED[["age", "weight", "height", "age"]], "client 'b': column 'age' is there twice"),
+    ],
+)
+def test_tables_of_unlike_columns(table: Any, says: str) -> None:
+    assert says in error_of(lambda: Federation.from_clients({"a": (NAMED, Y), "b": (table, Y)}))
+
+
 HEAD = "age,client,label\n"
 BODY = "".join(f"{k},c{k % 2},{k % 2}\n" for k in range(8))
 TABLES: list[tuple[str, dict[str, Any], str]] = [

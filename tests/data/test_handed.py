@@ -1,11 +1,14 @@
 """Federations of data that is handed in from Python: clients by name, arrays, torch datasets."""
 
+from time import perf_counter
+
 import numpy as np
 import pandas as pd
 import pytest
 import torch
 from torch.utils.data import IterableDataset, TensorDataset
 
+import fedflux
 from fedflux import Federation
 from fedflux.data.dataset import UNLABELLED
 from fedflux.data.scaling import PIXELS, UNASKED, UNCHANGED
@@ -148,3 +151,30 @@ def test_arrays_without_clients_are_dealt() -> None:
 def test_large_labels_make_no_classes() -> None:
     federation = Federation.from_clients({"a": (X, 1_000_000 * Y), "b": (X, 1_000_000 * Y)})
     assert (federation.classes, federation.class_names) == (2, ("0", "1000000"))
+
+
+def test_tables_are_put_together_by_the_names_of_their_columns() -> None:
+    one = pd.DataFrame(X, columns=["age", "weight", "height"])
+    clients = {"a": (one, Y), "b": (one[["height", "age", "weight"]], Y), "c": (X, Y)}
+    federation = Federation.from_clients(clients, test={"a": (one[["weight", "height", "age"]], Y)})
+    assert federation.dataset.feature_names == ("age", "weight", "height")
+    assert everything(federation, 0) == everything(federation, 1) == everything(federation, 2)
+    whole = Federation.from_arrays(
+        one, Y, ["a", "b"] * 10, x_test=one[["weight", "height", "age"]], y_test=Y, client_test=["a", "b"] * 10
+    )
+    assert whole.dataset.feature_names == ("age", "weight", "height")
+    assert everything(whole, 0) | everything(whole, 1) == everything(federation, 0)
+
+
+def test_columns_without_names_are_taken_in_their_order() -> None:
+    federation = Federation.from_clients({"a": (pd.DataFrame(X), Y), "b": (X, Y)})
+    assert federation.dataset.feature_names is None
+
+
+def test_a_large_label_takes_no_longer_than_a_small_one(tmp_path) -> None:
+    """Nothing is made of as many numbers as the largest label has."""
+    begin = perf_counter()
+    big = {"a": (X, 10**15 * Y), "b": (X, 10**15 * Y - 7)}
+    result = fedflux.run(Federation.from_clients(big), rounds=1, progress=False, device="cpu", out=tmp_path / "run")
+    assert result["class_names"] == ["-7", "0", "999999999999993", "1000000000000000"]
+    assert perf_counter() - begin < 30

@@ -3,9 +3,10 @@
 import multiprocessing
 import sys
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import pytest
@@ -118,6 +119,23 @@ def test_every_answer_is_the_loops_bit_for_bit(model: str) -> None:
             ):
                 assert torch.equal(ours[0], theirs[0])
                 assert (ours[1] is None) == (theirs[1] is None)
+
+
+@pytest.mark.parametrize("kind", ["sgd", "adam", "adamw"])
+def test_optimisers_and_schedules_are_the_loops_bit_for_bit(
+    kind: Literal["sgd", "adam", "adamw"], federation: Federation
+) -> None:
+    training = replace(TRAINING, lr=0.01, kind=kind, weight_decay=0.1, clip=0.5, schedule="cosine", rounds=4)
+    loop, processes = pair("mlp", federation)
+    cohort = federation.cohort(range(len(federation)))
+    with one_thread(), processes:
+        found = []
+        for one in (loop, processes):
+            models = one.initial()
+            for r in (1, 2):
+                models = one.train(models, cohort, [Job(k, (k % len(models),)) for k in cohort], training, Key(5, r))
+            found.append(models)
+    assert same(*found)
 
 
 def test_rules_with_two_parameter_sets_and_extras(federation: Federation) -> None:

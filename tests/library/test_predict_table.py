@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
 from tests.cli.test_cli import Call, call
 
@@ -85,3 +86,21 @@ def test_a_table_that_does_not_fit_is_one_line(
     assert (status, out, len(err.strip().splitlines())) == (2, "", 1)
     assert words in err
     assert not list(tmp_path.glob("*predictions*"))
+
+
+def test_tables_in_memory_are_read_by_the_names_of_their_columns(tmp_path: Path) -> None:
+    """As a file's are: in any order, and none may lack; true and false beside numbers are numbers."""
+
+    def table(seed: int) -> pd.DataFrame:
+        return pd.DataFrame(records(seed)[0], columns=[*FEATURES]).assign(smoker=[True, False] * 15)
+
+    clients = {f"clinic{k}": (table(k), records(k)[1]) for k in range(3)}
+    run = fedflux.run(fedflux.Federation.from_clients(clients), out=tmp_path / "run", progress=False, **SETTINGS).load()
+    new = table(7)
+    turned = new[["smoker", "sugar", "age", "pressure"]]
+    assert (run.predict(new) == run.predict(turned)).all()
+    assert (run.predict(new) == run.predict(new.to_numpy(np.float64))).all()
+    with pytest.raises(fedflux.FedfluxError, match="'new': column 'age', which the run was trained on, is missing"):
+        run.predict(new.drop(columns="age"))
+    with pytest.raises(fedflux.FedfluxError, match="'new': the run was not trained on column 'height'; leave it out"):
+        run.assign(new.assign(height=1.8))

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,15 @@ def check_names(result: fedflux.Result, run: Path) -> None:
     assert done.value.code == 0
     card = json.loads((run / "model" / "model.json").read_text(encoding="utf-8"))
     assert (card["client"], card["class_names"]) == ("Łódź", CLASSES)
+    (shown,) = page_data(result.report())["runs"]
+    assert (sorted(shown["client_names"]), shown["class_names"]) == (sorted(CLIENTS), CLASSES)
+
+
+def page_data(report: Path) -> Any:
+    """What the page of a report draws from."""
+    found = re.search(r'<script[^>]*type="application/json"[^>]*>(.*?)</script>', report.read_text("utf-8"), re.DOTALL)
+    assert found is not None
+    return json.loads(found[1])
 
 
 def test_simulated_clients_have_no_names(tmp_path: Path) -> None:

@@ -12,6 +12,7 @@ from fedflux.data.dataset import UNLABELLED, Dataset, Examples
 from fedflux.data.scaling import Scaling
 from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
+from fedflux.data.sources.handed.items import as_array, column_names
 from fedflux.data.sources.own import as_inputs
 from fedflux.data.truth import UNKNOWN
 from fedflux.errors import FedfluxError
@@ -28,15 +29,20 @@ class Newcomer:
     x: NDArray[np.generic]
     y: NDArray[np.generic] | None = None
     group: NDArray[np.generic] | None = None
+    columns: tuple[str, ...] | None = None
+    """What a table calls its columns."""
 
 
 def newcomer(name: str, x: Any, y: Any = None, group: Any = None) -> Newcomer:
-    """From whatever numpy can read."""
-    inputs = np.asarray(x)
+    """From whatever holds records: arrays, tensors, lists, tables."""
+    inputs = as_array(f"client '{name}'", "x", x)
+    if inputs.ndim == 0:
+        raise FedfluxError(f"client '{name}': {type(x).__name__} holds no records; give a row a record")
     for what, values in (("labels", y), ("groups", group)):
         if values is not None and len(values) != len(inputs):
             raise FedfluxError(f"client '{name}': {len(inputs)} records but {len(values)} {what}")
-    return Newcomer(name, inputs, *(None if one is None else np.asarray(one) for one in (y, group)))
+    told = (None if one is None else np.asarray(one) for one in (y, group))
+    return Newcomer(name, inputs, *told, columns=column_names(x))
 
 
 def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) -> Cohort:
@@ -90,7 +96,7 @@ def _inputs(one: Newcomer, form: Form) -> NDArray[np.generic]:
     where = f"client '{one.name}'"
     if len(one.x) == 0:
         raise FedfluxError(f"{where} holds no record")
-    x = as_inputs(where, one.x, scaling.kind)
+    x = as_inputs(where, _ordered(where, one, form.feature_names), scaling.kind)
     if x.shape[1:] == form.input_shape and form.model_shape != form.input_shape:
         x = np.repeat(x, form.model_shape[0], axis=1)  # grey images, of a run that knows colours
     if x.shape[1:] != form.model_shape:
@@ -103,6 +109,19 @@ def _inputs(one: Newcomer, form: Form) -> NDArray[np.generic]:
     if x.dtype == np.uint8 or form.integers:
         return x.astype(np.int64) if form.integers and form.kind != "u" else x
     return x.astype(np.float64 if scaling.kind == "standardise" else np.float32)
+
+
+def _ordered(where: str, one: Newcomer, names: Sequence[str] | None) -> NDArray[np.generic]:
+    """A table's columns in the order in which the run was trained on them."""
+    if one.columns is None or names is None or one.columns == tuple(names):
+        return one.x
+    for name in names:
+        if name not in one.columns:
+            raise FedfluxError(f"{where}: column '{name}', which the run was trained on, is missing")
+    for name in one.columns:
+        if name not in names:
+            raise FedfluxError(f"{where}: the run was not trained on column '{name}'; leave it out")
+    return one.x[:, [one.columns.index(name) for name in names]]
 
 
 def numbered_labels(one: Newcomer, form: Form) -> NDArray[np.int64] | None:

@@ -1,11 +1,12 @@
 """A dataset of arrays in which a column says whose each record is: the arrays of an .npz file, in memory."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.scaling import Requested
-from fedflux.data.sources.handed.items import Array, as_array, as_ids, as_labels, names_of
+from fedflux.data.sources.handed.items import Array, as_array, as_ids, as_labels, column_names, in_order, names_of
 from fedflux.data.sources.own import make_dataset
 from fedflux.data.sources.part import Part
 from fedflux.errors import FedfluxError
@@ -21,8 +22,11 @@ def dataset_of_arrays(
         for key in ("y_test", "client_test", "group_test"):
             if given.get(key) is not None:
                 raise FedfluxError(f"{WHERE}: {key} without x_test; give both or none")
+    columns = column_names(given["x"])
+    if columns is not None:
+        given = {**given, "x_test": in_order(f"{WHERE}: x_test", given.get("x_test"), columns)}
     parts = [_part(given, ending) for ending in ("", "_test") if given.get(f"x{ending}") is not None]
-    return make_dataset(
+    dataset = make_dataset(
         "federation",
         WHERE,
         *parts,
@@ -30,6 +34,7 @@ def dataset_of_arrays(
         client_names=names_of(WHERE, "client_names", client_names),
         scale=scale,
     )
+    return replace(dataset, feature_names=columns)
 
 
 def _part(given: Mapping[str, Any], ending: str) -> Part:

@@ -1,14 +1,14 @@
 """A dataset of clients that are handed in by name, each with its own records in whatever holds them."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from fedflux.data.dataset import Dataset
 from fedflux.data.scaling import Requested
-from fedflux.data.sources.handed.items import Array, as_examples, as_ids, names_of
+from fedflux.data.sources.handed.items import Array, as_examples, as_ids, column_names, in_order, names_of
 from fedflux.data.sources.own import make_dataset
 from fedflux.data.sources.part import Part
 from fedflux.errors import FedfluxError
@@ -50,8 +50,9 @@ def dataset_of_clients(
         stray = [name for name in by_name[what] if name not in (names if of_part is None else by_name[of_part])]
         if stray:
             raise FedfluxError(f"{WHERE}: {what} names '{stray[0]}', which is no client of {of_part or 'these'}")
-    own = [_read(name, one, by_name["groups"], "") for name, one in by_name["clients"].items()]
-    tests = [_read(name, one, by_name["test_groups"], "_test") for name, one in by_name["test"].items()]
+    columns = _columns([*by_name["clients"].values(), *by_name["test"].values()])
+    own = [_read(name, one, by_name["groups"], columns, "") for name, one in by_name["clients"].items()]
+    tests = [_read(name, one, by_name["test_groups"], columns, "_test") for name, one in by_name["test"].items()]
     _check_alike([*own, *tests])
     grouped = any(one.group is not None for one in (*own, *tests))
     parts = [
@@ -61,7 +62,7 @@ def dataset_of_clients(
     ]
     if parts[0] is None:
         raise FedfluxError(f"{WHERE}: nobody has labels to train with; a federation needs clients that do")
-    return make_dataset(
+    dataset = make_dataset(
         "federation",
         WHERE,
         parts[0],
@@ -71,6 +72,13 @@ def dataset_of_clients(
         client_names=names,
         scale=scale,
     )
+    return replace(dataset, feature_names=columns)
+
+
+def _columns(records: Iterable[Any]) -> tuple[str, ...] | None:
+    """What the columns of the first table among these are called."""
+    tables = (column_names(one[0]) for one in records if isinstance(one, tuple) and len(one) == 2)
+    return next((names for names in tables if names is not None), None)
 
 
 def _by_name(what: str, given: ByName | None) -> dict[str, Any]:
@@ -86,8 +94,10 @@ def _by_name(what: str, given: ByName | None) -> dict[str, Any]:
     return named
 
 
-def _read(name: str, records: Any, groups: Mapping[str, Any], ending: str) -> _Own:
+def _read(name: str, records: Any, groups: Mapping[str, Any], columns: tuple[str, ...] | None, ending: str) -> _Own:
     blank = _Own(name, np.zeros(0), None, None, ending)
+    if isinstance(records, tuple) and len(records) == 2:
+        records = (in_order(blank.where, records[0], columns), records[1])
     x, y = as_examples(blank.where, records)
     if x.dtype.kind not in "biuf":
         raise FedfluxError(f"{blank.where}: x holds {x.dtype}; give numbers")

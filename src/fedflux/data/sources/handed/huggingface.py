@@ -1,6 +1,7 @@
 """A dataset of Hugging Face's `datasets`, by its columns."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -50,13 +51,14 @@ def dataset_of_huggingface(
         for some, ending in ((training, ""), (test, "_test"))
         if some
     ]
-    return make_dataset(
+    dataset = make_dataset(
         "federation",
         WHERE,
         *parts,
         class_names=names_of(WHERE, "class_names", classes if class_names is None else class_names),
         scale=scale,
     )
+    return replace(dataset, feature_names=tuple(chosen)) if len(chosen) > 1 else dataset
 
 
 def _splits(dataset: Any) -> tuple[list[Any], list[Any]]:

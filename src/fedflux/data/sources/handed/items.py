@@ -118,6 +118,30 @@ def _check_columns(where: str, table: "pd.DataFrame") -> None:
             raise FedfluxError(f"{where}: column '{name}' holds {kind}; encode it as numbers or leave it out")
 
 
+def column_names(thing: Any) -> tuple[str, ...] | None:
+    """What the columns of a table are called; None where they are numbered, and of anything else."""
+    import pandas as pd
+
+    if not isinstance(thing, pd.DataFrame) or pd.api.types.is_integer_dtype(thing.columns):
+        return None
+    return tuple(map(str, thing.columns))
+
+
+def in_order(where: str, thing: Any, names: Sequence[str] | None) -> Any:
+    """A table with its columns in the order of these names; what is no table is as it is."""
+    own = column_names(thing)
+    if own is None or names is None or own == tuple(names):
+        return thing
+    for name in names:
+        if name not in own:
+            raise FedfluxError(f"{where}: column '{name}' is missing; all tables have the same columns")
+    for name in own:
+        if name not in names or own.count(name) > 1:
+            what = "is there twice" if name in names else "is in no other table"
+            raise FedfluxError(f"{where}: column '{name}' {what}; all tables have the same columns")
+    return thing.iloc[:, [own.index(name) for name in names]]
+
+
 def as_labels(where: str, thing: Any) -> Array:
     """Labels as numbers or text; what is missing among them is NaN or nothing."""
     if isinstance(thing, torch.Tensor):
