@@ -27,6 +27,7 @@ RANKS = (
 )
 RANK = {room: rank for rank, rooms in enumerate(RANKS) for room in rooms}
 LATE = {"kneed", "pooch", "plotly", "flwr", "opendp", "dp_accounting", "tensorboard", "mlflow", "ray", "pfl", "ot"}
+LATE |= {"dask", "distributed"}
 LATE |= {"onnx", "onnxruntime", "fastapi", "starlette", "uvicorn", "prometheus_client", "httpx"}
 SERVICE = SOURCE / "fedflux" / "serve" / "service"
 HOME = {"flwr": SOURCE / "fedflux" / "deploy" / "flower"}

@@ -15,6 +15,7 @@ from fedflux.runs.runner import run_config
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 HELPERS = {"kneed": "the clusterer adaptive-dbscan", "pooch": "downloads", "plotly": "reports"}
 EXTRAS = {"flower": "flwr", "privacy": "opendp", "track": "tensorboard", "fidelity": "POT", "peers": "pfl"}
+EXTRAS |= {"cluster": "distributed"}
 
 
 def examine(folder: Path) -> list[dict[str, Any]]:

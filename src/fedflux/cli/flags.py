@@ -49,6 +49,11 @@ Json = Annotated[
     bool, typer.Option("--json", help="print one JSON object as the last line of stdout", rich_help_panel="Run")
 ]
 
+On = Annotated[
+    str | None,
+    flag("--on", "dask: a cluster of --jobs processes here; dask://HOST:PORT: one that is there (default: processes)"),
+]
+
 
 def help_of(setting: Setting) -> str:
     """What a setting means and its default, with the datasets that have another."""

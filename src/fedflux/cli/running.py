@@ -8,7 +8,7 @@ import typer
 from fedflux.algorithms import ALGORITHMS, READS
 from fedflux.cli import display, display_run
 from fedflux.cli.answers import fail, finish
-from fedflux.cli.flags import FLAGS, Config, Json, flag, takes
+from fedflux.cli.flags import FLAGS, Config, Json, On, flag, takes
 from fedflux.data.shifts.patterns import MIXES, SHIFTS
 from fedflux.errors import FedfluxError
 from fedflux.runs.config import make_config, unread_in_words
@@ -16,9 +16,11 @@ from fedflux.runs.identity import shift_words
 from fedflux.runs.runner import run_config
 from fedflux.runs.storage.folder import read_config
 from fedflux.runs.storage.store import Store
+from fedflux.studies.cluster import on_cluster
 from fedflux.studies.compare import compare as run_comparison
 from fedflux.studies.compare import plan
 from fedflux.studies.grid import OF_OWN_DATA, SIMULATED, comparison
+from fedflux.studies.workers import work as on_processes
 
 app = typer.Typer()
 GRID = ("algorithm", "shift", "level", "seed")
@@ -61,6 +63,7 @@ def compare(
     jobs: Annotated[
         int | None, flag("--jobs", "processes that run at once, each with the data in its memory (default: 1)")
     ] = None,
+    on: On = None,
     reference: Annotated[
         str | None, flag("--reference", "algorithm the others are compared with (default: fedavg, else the first)")
     ] = None,
@@ -72,13 +75,14 @@ def compare(
     grid = {"algorithms": algorithms, "shifts": shifts, "levels": levels, "seeds": seeds, "jobs": jobs}
     given = {**grid, "reference": reference, "out": out}
     wanted, others = comparison(given, requested, config)
+    work = on_cluster(on) if on else on_processes
     cells = plan(others, wanted.algorithms, wanted.shifts, wanted.levels, wanted.seeds, wanted.out)
     for line in unread_in_words(others, *(cell.config for cell in cells)):
         display.stderr.print(line, highlight=False)
     store = Store(Path(cells[0].config.store or wanted.out))
     try:
         with display.comparison_table() as on_change:
-            answer = run_comparison(cells, store, wanted.jobs, wanted.reference, on_change)
+            answer = run_comparison(cells, store, wanted.jobs, wanted.reference, on_change, work)
     except KeyboardInterrupt:
         fail(f"stopped: {len(store)} finished cells are kept in {store.path}; the same command goes on", 130)
     finish(answer, as_json, display.show_comparison)

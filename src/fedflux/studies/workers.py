@@ -155,7 +155,7 @@ def _serve(connection: Connection, share: float) -> None:
     while True:
         try:
             _, config = connection.recv()
-            kind, content = _do(config, datasets, share, lambda progress: _report(connection, parent, progress))
+            kind, content = do_cell(config, datasets, share, lambda progress: _report(connection, parent, progress))
             connection.send((kind, content))
         except (EOFError, OSError, _OrphanedError, _StoppedError):
             signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is open any more: it may end at once
@@ -184,12 +184,13 @@ def _report(connection: Connection, parent: int, progress: Progress) -> None:
         raise _OrphanedError
 
 
-def _do(
+def do_cell(
     config: RunConfig,
     datasets: dict[tuple[str, str | None], Dataset],
     share: float,
     on_round: Callable[[Progress], None],
 ) -> tuple[Kind, Any]:
+    """One run, and what came of it; the dataset of the last one is kept in `datasets`."""
     key = (config.dataset, config.data_dir)
 
     def run() -> dict[str, Any]:

@@ -8,9 +8,10 @@ import typer
 from fedflux.algorithms import ALGORITHMS
 from fedflux.cli import display
 from fedflux.cli.answers import fail, finish
-from fedflux.cli.flags import Json, flag, takes
+from fedflux.cli.flags import Json, On, flag, takes
 from fedflux.cli.reproducing import shown
 from fedflux.errors import FedfluxError
+from fedflux.studies.cluster import on_cluster
 from fedflux.studies.grid import names, numbers
 from fedflux.studies.paper.contents import STUDIES, find_study
 from fedflux.studies.reproduce import Wanted, listed, make_plan
@@ -20,6 +21,7 @@ from fedflux.studies.reproduce.pages import write_pages
 from fedflux.studies.reproduce.rows import keep
 from fedflux.studies.reproduce.tiers import TIERS
 from fedflux.studies.reproduce.verify import verify as run_again
+from fedflux.studies.workers import work as on_processes
 
 app = typer.Typer()
 MACHINE = ("data_dir", "device", "engine", "samples")
@@ -55,6 +57,7 @@ def reproduce(
         flag("--presets", "default, paper, or both with a comma: FLUX as it is, to the letter (default: both)"),
     ] = None,
     jobs: Annotated[int, typer.Option(min=1, help="processes that run at once")] = 1,
+    on: On = None,
     out: Annotated[Path, typer.Option(help="folder of the runs, their store and what is made of them")] = Path(
         "runs/reproduce"
     ),
@@ -86,6 +89,7 @@ def reproduce(
         None if seeds is None else tuple(numbers(seeds, "seeds")),
         _several(presets) or PRESETS,
     )
+    work = on_cluster(on) if on else on_processes
     with display.stderr.status("looking at what is finished"):
         plan = make_plan(list(dict.fromkeys(chosen)), wanted, requested, out, jobs)
     if verify:
@@ -98,7 +102,7 @@ def reproduce(
     display.stderr.print(plan.in_words(), highlight=False)
     try:
         with shown.cells_bar(plan) as watcher:
-            answer, rows = run_studies(plan, watcher)
+            answer, rows = run_studies(plan, watcher, work)
     except KeyboardInterrupt:
         fail(f"stopped: {len(plan.store)} finished cells are kept in {plan.store.path}; the same command goes on", 130)
     if results is not None:
