@@ -98,8 +98,8 @@ def test_tables_in_memory_are_read_by_the_names_of_their_columns(tmp_path: Path)
     run = fedflux.run(fedflux.Federation.from_clients(clients), out=tmp_path / "run", progress=False, **SETTINGS).load()
     new = table(7)
     turned = new[["smoker", "sugar", "age", "pressure"]]
-    assert (run.predict(new) == run.predict(turned)).all()
-    assert (run.predict(new) == run.predict(new.to_numpy(np.float64))).all()
+    np.testing.assert_array_equal(run.predict(new), run.predict(turned))
+    np.testing.assert_array_equal(run.predict(new), run.predict(new.to_numpy(np.float64)))
     with pytest.raises(fedflux.FedfluxError, match="'new': column 'age', which the run was trained on, is missing"):
         run.predict(new.drop(columns="age"))
     with pytest.raises(fedflux.FedfluxError, match="'new': the run was not trained on column 'height'; leave it out"):

@@ -41,8 +41,8 @@ def newcomer(name: str, x: Any, y: Any = None, group: Any = None) -> Newcomer:
     for what, values in (("labels", y), ("groups", group)):
         if values is not None and len(values) != len(inputs):
             raise FedfluxError(f"client '{name}': {len(inputs)} records but {len(values)} {what}")
-    told = (None if one is None else np.asarray(one) for one in (y, group))
-    return Newcomer(name, inputs, *told, columns=column_names(x))
+    labels, groups = (None if one is None else np.asarray(one) for one in (y, group))
+    return Newcomer(name, inputs, labels, groups, column_names(x))
 
 
 def meet(newcomers: Sequence[Newcomer], form: Form, uses_truth: bool = False) -> Cohort:

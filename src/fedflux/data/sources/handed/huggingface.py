@@ -51,14 +51,14 @@ def dataset_of_huggingface(
         for some, ending in ((training, ""), (test, "_test"))
         if some
     ]
-    dataset = make_dataset(
+    made = make_dataset(
         "federation",
         WHERE,
         *parts,
         class_names=names_of(WHERE, "class_names", classes if class_names is None else class_names),
         scale=scale,
     )
-    return replace(dataset, feature_names=tuple(chosen)) if len(chosen) > 1 else dataset
+    return replace(made, feature_names=tuple(chosen)) if len(chosen) > 1 else made
 
 
 def _splits(dataset: Any) -> tuple[list[Any], list[Any]]:
