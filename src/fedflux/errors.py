@@ -14,9 +14,17 @@ class FedfluxError(ValueError):
     fedflux.errors.FedfluxError: unknown algorithm 'fluxx': did you mean 'flux'?
     """
 
+    def __init__(self, message: object = "") -> None:
+        super().__init__(in_one_line(str(message)))
+
 
 class StoppedError(RuntimeError):
     """The run could not go on (a full disk, …); the message says what is kept."""
+
+
+def in_one_line(text: str) -> str:
+    """A message that quotes what somebody gave, in which line breaks and control characters are written out."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
 
 
 def unknown(kind: str, name: str, known: Iterable[str]) -> FedfluxError:

@@ -216,6 +216,14 @@ def test_groups_count_for_what_they_are_worth() -> None:
         (lambda d, x, y, e: Describer(classes=4).describe(x, y, e), "for 3 classes, and this client has 4"),
         (lambda d, x, y, e: Describer(lambda x: x[:, 0], classes=3).bounds(x), "one row of numbers a record"),
         (lambda d, x, y, e: d.describe(x, y, e, group=[1, 2]), "2 groups"),
+        (lambda d, x, y, e: d.describe(x[:, :3], y, e), "made for latents of 12 numbers, and these have 3"),
+        (lambda d, x, y, e: d.scatter(x[:, :3], y, e), "made for latents of 12 numbers, and these have 3"),
+        (lambda d, x, y, e: d.describe(x, y.astype(str), e), "give numbers from 0 to 2"),
+        (lambda d, x, y, e: d.describe(x, np.full(len(x), np.nan), e), "give numbers from 0 to 2"),
+        (lambda d, x, y, e: d.bounds(x.astype(str)), "give one row of numbers a record"),
+        (lambda d, x, y, e: d.bounds(None), "records are NoneType: give a row a record"),
+        (lambda d, x, y, e: FluxClustering().fit(None), "NoneType is no list of descriptors"),
+        (lambda d, x, y, e: Describer(classes=2.5), "classes=2.5: give the number of classes"),  # type: ignore[arg-type]
         (lambda d, x, y, e: d.describe(x, y, {**e, "state.bounds.low": e["state.bounds.low"][:3]}), "damaged"),
     ],
 )
@@ -253,7 +261,7 @@ def test_the_server_refuses_bad_answers_by_number() -> None:
 
 def test_a_client_insists_on_its_privacy() -> None:
     pytest.importorskip("opendp")
-    clients = worlds(8, size=3000)
+    clients = worlds(10, size=3000)  # whose clients stay clear of the threshold: noise has no seed
     d = [Describer(classes=3, epsilon=2.0) for _ in clients]
     with pytest.raises(FedfluxError, match="bounds are not protected"):
         d[0].bounds(clients[0][0])

@@ -175,3 +175,26 @@ def test_a_run_that_is_killed_stops_early_in_the_same_round(tmp_path: Path) -> N
     running.communicate()
     assert not (tmp_path / "cut" / "result.json").exists(), "it was killed too late to show anything"
     assert int(subprocess.run([*start, str(tmp_path / "cut")], check=True, timeout=120, **told).stdout) == whole
+
+
+anything: Any = fedflux
+"""What a type checker would not let through."""
+
+
+@pytest.mark.parametrize(
+    ("call", "words"),
+    [
+        (lambda fed: anything.run({"north": make_client(0, 9)}), "dict is no federation: Federation.from_clients"),
+        (lambda fed: anything.compare({"north": make_client(0, 9)}), "tuple is no federation"),
+        (lambda fed: anything.compare([fed]), "give one, or a mapping from names to several"),
+        (lambda fed: anything.run(fed, on_round=3), "on_round: give a function, or a list of functions"),
+        (lambda fed: anything.run(fed, on_round=[print, 3]), "on_round: give a function, or a list of functions"),
+        (lambda fed: anything.run(fed, metrics=[right]), "metrics: give functions by name"),
+        (lambda fed: anything.run(fed, metrics={"right": 1}), "metrics: give functions by name"),
+        (lambda fed: anything.run(fed, **ONE, metrics={"all": lambda y, p: p}), "metric 'all' fails: TypeError"),
+    ],
+)
+def test_what_is_none_of_these_is_refused_in_one_line(call: Any, words: str) -> None:
+    with pytest.raises(FedfluxError, match=words) as told:
+        call(own_federation())
+    assert "\n" not in str(told.value)

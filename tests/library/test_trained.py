@@ -78,6 +78,8 @@ def test_what_cannot_be_asked_is_one_line(run: Path) -> None:
         ("give y as a mapping from the same names", lambda: trained.predict({"a": x}, {"b": y})),
         ("give y as a mapping from the same names", lambda: trained.predict({"a": x}, y)),
         ("takes one client's inputs, without labels", lambda: trained.predict(x, y, client="0")),
+        ("x holds NoneType", lambda: trained.predict(None)),
+        ("int holds no records; give a row a record", lambda: trained.predict(3)),
         ("no client was given", lambda: trained.predict({})),
         ("label 7 is none of the run's classes: 0, 1, 2", lambda: trained.predict(x, y + 7)),
         ("unknown client 'north'", lambda: trained.predict(x, client="north")),

@@ -14,6 +14,7 @@ from fedflux.algorithms.registry import name_of
 from fedflux.clustering import name_of_clusterer
 from fedflux.data import Federation
 from fedflux.errors import FedfluxError
+from fedflux.library.run import check_federation
 from fedflux.models import OwnModel
 from fedflux.runs.config import make_config
 from fedflux.runs.storage.store import Store
@@ -118,8 +119,10 @@ def _federations(told: Federations | None) -> list[tuple[str | None, dict[str, A
         return [(None, {}, None)]
     if isinstance(told, Federation):
         return [(told.dataset.name, {"dataset": "npz"}, told)]
-    if not told:
-        raise FedfluxError("no federation to compare on")
+    if not isinstance(told, Mapping) or not told:
+        raise FedfluxError("no federation to compare on: give one, or a mapping from names to several")
+    for one in told.values():
+        check_federation(one)
     return [(str(name), {"dataset": "npz"}, one) for name, one in told.items()]
 
 

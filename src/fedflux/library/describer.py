@@ -51,7 +51,7 @@ class Describer:
         client: int = 0,
         seed: int = 0,
     ) -> None:
-        if classes < 1:
+        if not isinstance(classes, int | np.integer) or classes < 1:
             raise FedfluxError(f"classes={classes}: give the number of classes")
         if encode is not None and not callable(encode):
             raise FedfluxError(f"encode is {type(encode).__name__}: give what makes latents of records, or none")
@@ -72,8 +72,9 @@ class Describer:
     def scatter(self, x: Any, y: Any, extractor: Message, *, group: Any = None) -> Message:
         """Sums that lead to a finer extractor, where there are few records a class."""
         self._insist("sums of scatter are not protected")
-        held = self._holding(train=self._labelled(x, y, group))
-        question = scatter_of(self._question(extractor))
+        asked = self._question(extractor)
+        question = scatter_of(asked)
+        held = self._holding(len(question.base.mean), train=self._labelled(x, y, group))
         return sealed("scatter", held.answer(question), extractor=mark_of(extractor, "extractor"))
 
     def describe(
@@ -96,7 +97,7 @@ class Describer:
         parts = {"train": own}
         if validation is not None and len(validation):
             parts["validation"] = Records(validation, None, _numbered(validation, validation_group, group))
-        held = self._holding(**parts)
+        held = self._holding(width_of(question), **parts)
         self._charge(question)
         return sealed("descriptor", held.answer(question), extractor=mark_of(extractor, "extractor"))
 
@@ -108,27 +109,31 @@ class Describer:
         asked = opened_question(offer, "offer", AskPlacement)
         mixtures = asked.offer.mixtures
         question = AskTries(asked.described, replace(mixtures, offset=np.zeros_like(mixtures.offset)), self.seed)
-        held = self._holding(validation=Records(x, None, _numbered(x, group)))
+        held = self._holding(width_of(asked.described), validation=Records(x, None, _numbered(x, group)))
         return sealed("tries", held.answer(question), clusters=len(mixtures))
 
     def scores(self, x: Any, offer: Message, *, group: Any = None) -> Message:
         """Of an unlabelled client: how likely its records are from every cluster on offer, and whether from any."""
         asked = opened_question(offer, "offer", AskPlacement)
-        held = self._holding(test=Records(x, None, _numbered(x, group)))
+        held = self._holding(width_of(asked.described), test=Records(x, None, _numbered(x, group)))
         return sealed("scores", held.answer(asked), offer=mark_of(offer, "offer"))
 
-    def _holding(self, **parts: Records) -> ArrayHolding:
+    def _holding(self, width: int | None = None, **parts: Records) -> ArrayHolding:
         for name, part in parts.items():
+            if not hasattr(part.x, "__len__"):
+                raise FedfluxError(f"records are {type(part.x).__name__}: give a row a record")
             if not len(part):
                 raise FedfluxError(f"the {name} part holds no record")
-        return ArrayHolding(parts, self.encode, self.classes, self.client)
+        return ArrayHolding(parts, self.encode, self.classes, self.client, width)
 
     def _labelled(self, x: Any, y: Any, group: Any, others: Any = None) -> Records:
         """Records with labels; groups are numbered together with those of the validation part."""
         labels = np.asarray(y.detach().cpu() if hasattr(y, "detach") else y)
+        if not hasattr(x, "__len__"):
+            raise FedfluxError(f"records are {type(x).__name__}: give a row a record")
         if labels.shape != (len(x),):
             raise FedfluxError(f"{len(x)} records but labels of shape {labels.shape}: give one label a record")
-        if labels.dtype.kind not in "biu" and not (labels == labels.astype(np.int64)).all():
+        if labels.dtype.kind not in "biu" and not _whole(labels):
             raise FedfluxError(f"labels are {labels.dtype}: give numbers from 0 to {self.classes - 1}")
         labels = labels.astype(np.int64)
         if len(labels) and (labels.min() < 0 or labels.max() >= self.classes):
@@ -164,6 +169,16 @@ class Describer:
                 f"this client described itself {self._releases} times, as often as its ε allows: send that again"
             )
         self._releases += 1
+
+
+def _whole(labels: NDArray[Any]) -> bool:
+    """Whether they are whole numbers, whatever type they have."""
+    return labels.dtype.kind == "f" and bool((np.isfinite(labels) & (labels == np.round(labels))).all())
+
+
+def width_of(question: AskDescriptor) -> int:
+    """How long the latents are that an extractor reduces."""
+    return len(question.projector.mean)
 
 
 def _numbered(x: Any, group: Any, others: Any = None) -> NDArray[np.int64] | None:

@@ -1,7 +1,7 @@
 """The server's side of FLUX in a loop of one's own: from what clients say to clusters, and to where others belong."""
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -237,6 +237,8 @@ class FluxClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
             return told
         if isinstance(told, Mapping) and HEADER not in told:
             return from_arrays({name: np.asarray(one) for name, one in told.items()})
+        if not isinstance(told, Iterable):
+            raise FedfluxError(f"{type(told).__name__} is no list of descriptors: give what clients describe")
         messages = [told] if isinstance(told, Mapping) else list(told)
         if not messages:
             raise FedfluxError("no client described itself")

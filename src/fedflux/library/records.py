@@ -48,6 +48,8 @@ class ArrayHolding:
     encode: Encode | None
     classes: int
     client: int = 0
+    width: int | None = None
+    """How long latents must be, where the question says so."""
 
     def size(self, split: Split) -> int:
         """How many records."""
@@ -121,6 +123,9 @@ class ArrayHolding:
                 f"latents of shape {tuple(latents.shape)} for {len(rows)} records: give one row of numbers a record"
             )
         latents = latents.flatten(1)
+        if self.width is not None and latents.shape[1] != self.width:
+            words = f"the extractor was made for latents of {self.width} numbers, and these have {latents.shape[1]}"
+            raise FedfluxError(f"{words}: all clients encode alike")
         bad = torch.nonzero(~torch.isfinite(latents).all(dim=1))
         if len(bad):
             raise FedfluxError(f"the latent of record {rows[int(bad[0])]} holds NaN or infinite numbers")
@@ -151,6 +156,8 @@ def as_tensor(values: Any) -> Tensor:
         found = values.detach().cpu()
         return found if found.dtype in (torch.float32, torch.float64) else found.float()
     array = np.asarray(values)
+    if array.dtype.kind in "USOM":
+        raise FedfluxError(f"latents are {array.dtype}: give one row of numbers a record")
     if array.dtype not in (np.float32, np.float64):
         array = array.astype(np.float32)
     return torch.from_numpy(np.array(array, order="C"))

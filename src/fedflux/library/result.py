@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from html import escape
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from fedflux.files import read_lines, read_object
@@ -37,18 +36,11 @@ class Result(Mapping[str, Any]):
     ('0', '1', '2', '3')
     """
 
-    def __init__(
-        self,
-        values: Mapping[str, Any],
-        folder: Path,
-        keeper: TemporaryDirectory[str] | None = None,
-        model: object = None,
-    ) -> None:
+    def __init__(self, values: Mapping[str, Any], folder: Path, model: object = None) -> None:
         self._values = dict(values)
         self._model = model
         self.folder = folder
         """Where the run lies: gone with this object where no `out` was named."""
-        self._keeper = keeper
 
     def __getitem__(self, key: str) -> Any:
         return self._values[key]

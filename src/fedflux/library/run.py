@@ -1,10 +1,12 @@
 """One run from Python, on a federation that is handed in or on a dataset by its name."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from tempfile import TemporaryDirectory
+from shutil import rmtree
+from tempfile import mkdtemp
 from typing import Any
+from weakref import finalize
 
 import numpy as np
 from tqdm.auto import tqdm
@@ -36,6 +38,7 @@ def run(
     **options: Any,
 ) -> Result:
     """Train one algorithm on one federation; see `fedflux.run`."""
+    listeners = _checked(federation, on_round, metrics)
     own = None if model is None or isinstance(model, str) else OwnModel.of(model)
     requested = {
         **({} if federation is None else _settings_of(federation)),
@@ -44,18 +47,51 @@ def run(
         "algorithm": None if algorithm is None else name_of(algorithm),
         "clusterer": None if clusterer is None else name_of_clusterer(clusterer),
     }
-    keeper = None
-    if out is None:
-        keeper = TemporaryDirectory(prefix="fedflux-")
-        out = Path(keeper.name) / "run"
-        requested = {"store": "none", **requested}
-    config = make_config({**requested, "out": str(out)})
-    warn_unread(config, stacklevel=4)
-    dataset = None if federation is None else _dataset_of(federation)
-    listeners = [on_round] if callable(on_round) else list(on_round)
-    with bar_of(config.rounds, config.algorithm, progress) as show:
-        found = run_config(config, _all_of([show, *listeners]), dataset, model=own, metrics=metrics)
-    return Result(found, Path(out), keeper, None if own is None else model)
+    with _place(out) as (folder, passing):
+        config = make_config({**({"store": "none"} if passing else {}), **requested, "out": str(folder)})
+        warn_unread(config, stacklevel=4)
+        dataset = None if federation is None else _dataset_of(federation)
+        with bar_of(config.rounds, config.algorithm, progress) as show:
+            found = run_config(config, _all_of([show, *listeners]), dataset, model=own, metrics=metrics)
+        result = Result(found, folder, None if own is None else model)
+        if passing:
+            finalize(result, rmtree, folder.parent, ignore_errors=True)
+    return result
+
+
+@contextmanager
+def _place(out: str | Path | None) -> Iterator[tuple[Path, bool]]:
+    """Where the run lies, and whether it goes with its result; where there is none, it goes at once."""
+    if out is not None:
+        yield Path(out), False
+        return
+    folder = Path(mkdtemp(prefix="fedflux-"))
+    try:
+        yield folder / "run", True
+    except BaseException:
+        rmtree(folder, ignore_errors=True)
+        raise
+
+
+def _checked(federation: object, on_round: Any, metrics: object) -> list[Listener]:
+    """Whoever listens, once everything that was handed in is of a kind that a run takes."""
+    if federation is not None:
+        check_federation(federation)
+    if metrics is not None and not (isinstance(metrics, Mapping) and all(map(callable, metrics.values()))):
+        raise FedfluxError("metrics: give functions by name, as in {'f1': f1}")
+    listeners: list[Any] = (
+        [on_round] if callable(on_round) else [*on_round] if isinstance(on_round, Iterable) else [None]
+    )
+    if not all(map(callable, listeners)):
+        raise FedfluxError("on_round: give a function, or a list of functions")
+    return listeners
+
+
+def check_federation(told: object) -> None:
+    """Refuse what is none."""
+    if not isinstance(told, Federation):
+        kind = type(told).__name__
+        raise FedfluxError(f"{kind} is no federation: Federation.from_clients(…) makes one of clients' records")
 
 
 def _settings_of(federation: Federation) -> dict[str, Any]:
