@@ -46,6 +46,18 @@ def test_a_flipped_byte_of_a_store_is_never_a_traceback_and_never_another_cell(r
     assert refused > 30
 
 
+def test_a_store_whose_tables_have_lost_their_names_is_refused(intact: Path, tmp_path: Path) -> None:
+    store = Path(shutil.copy(intact.parent / STORE_FILE, tmp_path / STORE_FILE))
+    before = store.read_bytes()
+    for word in (b"CREATE TABLE cells", b"identity, dataset", b"PRIMARY KEY", b"cells"):
+        place = before.index(word) + 3
+        store.write_bytes(before[:place] + bytes([before[place] ^ 0x80]) + before[place + 1 :])
+        for read in (merged, compared):
+            with pytest.raises(FedfluxError) as told:
+                read(store)
+            assert "\n" not in str(told.value)
+
+
 @pytest.mark.slow
 def test_ten_thousand_flipped_bytes(run: Path) -> None:
     refused, faults = flips(run, 10_000, seed=1)

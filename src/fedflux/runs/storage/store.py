@@ -36,6 +36,8 @@ CREATE TABLE IF NOT EXISTS cells ({", ".join(COLUMNS)}, PRIMARY KEY (identity)) 
 CREATE TABLE IF NOT EXISTS rounds ({", ".join(ROUND_COLUMNS)}, PRIMARY KEY (identity, round)) WITHOUT ROWID;
 """
 ORDER = "dataset, grouped, shift, level, algorithm, seed, identity"
+DAMAGED = (sqlite3.DatabaseError, UnicodeDecodeError)
+"""What reading a file that is no whole database raises; its own complaint may quote bytes that are no text."""
 
 Row = tuple[Any, ...]
 
@@ -51,7 +53,7 @@ class Store:
             self._make()
         except OSError as error:
             raise FedfluxError(f"cannot write store {self.path}: {error.strerror}; name another --store") from error
-        except sqlite3.DatabaseError as error:
+        except DAMAGED as error:
             if not there and "locked" not in str(error):
                 _remove_empty(self.path)
             raise FedfluxError(f"{self.path} cannot be used as a store: {error}; name another --store") from error
@@ -83,7 +85,7 @@ class Store:
         try:
             with self._connection() as connection:
                 yield connection
-        except sqlite3.DatabaseError as error:
+        except DAMAGED as error:
             raise FedfluxError(f"{self.path} cannot be read as a store: {error}") from error
 
     def add(self, config: Mapping[str, Any], result: Mapping[str, Any], rounds: Iterable[Mapping[str, Any]]) -> bool:
@@ -197,7 +199,7 @@ def _read(source: Path) -> tuple[list[Row], list[Row]]:
             if not _is_ready(connection, path):
                 raise FedfluxError(f"{path} is empty and no store: give a {STORE_FILE} file, or the folder it is in")
             return _all_rows(connection, path)
-    except sqlite3.DatabaseError as error:
+    except DAMAGED as error:
         raise FedfluxError(f"{path} cannot be read as a store: {error}") from error
 
 
