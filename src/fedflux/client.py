@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from fedflux.errors import FedfluxError
 from fedflux.files import write_bytes
-from fedflux.serve.bundle import CARD, EXTRACTOR, MOMENTS, Bundle, build_bundle, mixed
+from fedflux.serve.bundle import CARD, EXTRACTOR, MOMENTS, Bundle, build_bundle
 from fedflux.serve.container import MANIFEST, Files, check_manifest, digest_of
 from fedflux.serve.graphs import Graph
 from fedflux.serve.service.reading import scores_as_plain
@@ -127,7 +127,7 @@ class Client:
                 if answer is not None:
                     raise FedfluxError("the service has another bundle than this answer is of: assign anew") from None
                 continue
-            return mixed((given.weights[name], graph(prepared)) for name, graph in graphs.items())
+            return self.bundle.mixed((given.weights[name], graph(prepared)) for name, graph in graphs.items())
         raise FedfluxError("the service changes its bundle faster than models are fetched: ask again later")
 
     def _model(self, name: str, digest: str) -> Graph:

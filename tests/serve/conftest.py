@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.library.test_several_labels import clinic
 
 import fedflux
 from fedflux.serve.bundle import Bundle, build_bundle
@@ -19,6 +20,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> fedflux.TrainedRun:
     folder = tmp_path_factory.mktemp("trained") / "digits"
     fedflux.run(**SMALL, out=folder, progress=False)
     return fedflux.load(folder)
+
+
+@pytest.fixture(scope="session")
+def several(tmp_path_factory: pytest.TempPathFactory) -> fedflux.TrainedRun:
+    return clinics(tmp_path_factory.mktemp("several"))
+
+
+def clinics(folder: Path) -> fedflux.TrainedRun:
+    """A run on records with several labels, of clinics with two kinds of scanners."""
+    rng = np.random.default_rng(3)
+    x, y = (np.concatenate(part) for part in zip(*(clinic(rng, k % 2) for k in range(6)), strict=True))
+    names = np.array(["oedema", "mass", "nodule", "fibrosis"])
+    np.savez(folder / "own.npz", x=x, y=y, client=np.repeat(np.arange(6), 100), class_names=names)
+    told: dict[str, Any] = {"dataset": "npz", "data_dir": folder / "own.npz", "lr": 0.2, "engine": "loop"}
+    fedflux.run(**told, rounds=3, cluster_round=1, out=folder / "run", progress=False)
+    return fedflux.load(folder / "run")
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from tests.library.test_several_labels import clinic
 from tests.serve.conftest import SMALL, images
 
 import fedflux
@@ -63,6 +64,19 @@ def test_tables_are_standardised_in_the_graph(tmp_path: Path) -> None:
     bundle = build_bundle(_written(bundle_contents(run), tmp_path), "here")
     assert bundle.form.kind == "wide"
     assert_as_the_run(run, bundle, x[:50])
+
+
+def test_records_with_several_labels_are_answered_by_sigmoids(several: fedflux.TrainedRun, tmp_path: Path) -> None:
+    export_bundle(several, tmp_path / "bundle")
+    bundle = open_bundle(tmp_path / "bundle")
+    assert bundle.several_labels
+    for scanner in range(2):
+        assert_as_the_run(several, bundle, clinic(np.random.default_rng(11), scanner)[0])
+    found = bundle.predict(clinic(np.random.default_rng(12), 0)[0], bundle.of_member(0))
+    assert (np.abs(found.sum(axis=1) - 1) > 0.1).any(), "no softmax"
+    card = bundle.files["README.md"].decode()
+    assert "may have several or none: oedema, mass, nodule, fibrosis." in card
+    assert "## macro ROC AUC" in card
 
 
 def _written(contents: dict[str, bytes], folder: Path) -> Any:

@@ -3,16 +3,21 @@
 import json
 import struct
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.library.test_several_labels import clinic
 from tests.serve.conftest import images
 from tests.serve.serving import Service, serving
 from tests.serve.test_service import refused
 
-from fedflux.serve.bundle import Bundle
+import fedflux
+from fedflux.client import Client
+from fedflux.serve.bundle import Bundle, open_bundle
 from fedflux.serve.container import write_files
+from fedflux.serve.making import bundle_contents
 from fedflux.serve.service.open_inference import LENGTH
 
 
@@ -102,6 +107,24 @@ def test_bad_requests_are_refused_in_one_line(service: Service, body: Any, words
 def test_a_wrong_length_of_the_json_part_is_refused(service: Service, length: str) -> None:
     headers = {LENGTH.encode(): length.encode("latin-1", "replace")}
     refused(service.ask("POST", "/v2/models/cluster-0/infer", content=b"{}", headers=headers), 400, "length")
+
+
+def test_of_several_labels_those_of_one_half_or_more_are_told(several: fedflux.TrainedRun, tmp_path: Path) -> None:
+    write_files(tmp_path / "bundle", bundle_contents(several))
+    x, _ = clinic(np.random.default_rng(5), 1, 20)
+    with serving(tmp_path / "bundle", tmp_path / "state") as service:
+        told = service.ask("GET", "/v2/models/cluster-0").json()["outputs"]
+        assert [(one["name"], one["datatype"]) for one in told] == [("probabilities", "FP32"), ("labels", "BOOL")]
+        first, second = asked(service, {"inputs": [tensor(x)]}).json()["outputs"]
+        bundle = open_bundle(tmp_path / "bundle")
+        expected = bundle.predict(x, bundle.of_member(0))
+        assert np.reshape(first["data"], (20, 4)) == pytest.approx(expected, abs=1e-6)
+        assert second["data"] == (expected >= 0.5).ravel().tolist()
+        refused(asked(service, {"inputs": [tensor(x)], "outputs": [{"name": "class"}]}), 400, "no output")
+        with Client(service.url, service.key) as client:
+            answer = client.assign(x)
+            assert answer.cluster == several.assign(x).cluster[0]
+            assert client.predict(x, answer) == pytest.approx(several.predict(x), abs=1e-5)
 
 
 def test_models_and_the_server_tell_what_they_are(service: Service) -> None:

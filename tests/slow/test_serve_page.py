@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
-from tests.serve.conftest import SMALL, images
+from tests.library.test_several_labels import clinic
+from tests.serve.conftest import SMALL, clinics, images
 from tests.serve.serving import Service, serving
 
 import fedflux
@@ -125,6 +126,24 @@ def test_tables_are_read_too(
     told = screen.give([tmp_path / "table.csv"])
     assert np.array(told["probabilities"]) == pytest.approx(run.predict(x), abs=1e-5)
     screen.context.close()
+
+
+def test_several_labels_are_answered_by_sigmoids(browser: Any, tmp_path: Path) -> None:
+    several, (x, _) = clinics(tmp_path), clinic(np.random.default_rng(5), 1, 20)
+    (tmp_path / "table.csv").write_text("\n".join(",".join(map(repr, row.tolist())) for row in x))
+    write_files(tmp_path / "bundle", bundle_contents(several))
+    with serving(tmp_path / "bundle", tmp_path / "state") as service:
+        screen = Screen(browser, service)
+        told = screen.give([tmp_path / "table.csv"])
+        placement, expected = several.assign(x), several.predict(x)
+        assert told["cluster"] == placement.cluster[0]
+        assert np.array(told["probabilities"]) == pytest.approx(expected, abs=1e-5)
+        cards = screen.page.locator("#records .answer").all_text_contents()
+        names = np.array(several.class_names)
+        for words, row in zip(cards, np.asarray(expected), strict=True):
+            found = {one.split(" · ")[0] for one in words.split(", ")} if words != "none" else set()
+            assert found == set(names[row >= 0.5].tolist())
+        screen.context.close()
 
 
 def test_files_that_are_no_records_are_told_in_one_line(browser: Any, service: Service, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """A bundle, opened: it describes records, places clients and predicts, with numpy and onnxruntime alone."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from json import loads
 from os import PathLike
@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load as load_tensors
+from scipy.special import expit, softmax
 
 from fedflux.clustering.placement.misfit import UsualMisfit
 from fedflux.clustering.placement.mixtures import ClassMixtures
@@ -93,6 +94,8 @@ class Bundle:
     form: InputForm
     clusters: tuple[Cluster, ...]
     class_names: tuple[str, ...]
+    several_labels: bool
+    """Whether a record may have several of the classes, or none."""
     offer: Offer
     answering: Answering
     level: float
@@ -130,7 +133,15 @@ class Bundle:
     def predict(self, x: Any, weights: Mapping[str, float]) -> Probabilities:
         """Probabilities of the classes, a row a record, from a mixture of models."""
         prepared = self.form.prepared(x)
-        return mixed((weight, self.model(name)(prepared)) for name, weight in weights.items())
+        return self.mixed((weight, self.model(name)(prepared)) for name, weight in weights.items())
+
+    def mixed(self, answers: Iterable[tuple[float, Probabilities]]) -> Probabilities:
+        """Σ w softmax(scores), of pairs of weight and scores; Σ w sigmoid(scores) where there are several labels."""
+        total: Any = np.float32(0)
+        for weight, scores in answers:
+            finite(scores)
+            total = total + np.float32(weight) * (expit(scores) if self.several_labels else softmax(scores, axis=1))
+        return np.asarray(total, dtype=np.float32)
 
     def model(self, name: str) -> Graph:
         """A model by its id."""
@@ -142,15 +153,6 @@ class Bundle:
         """The mixture that a member of a cluster, by its place, is answered with."""
         posterior = np.eye(len(self.clusters))[cluster]
         return self.answering.weights(posterior, 1.0, False)
-
-
-def mixed(answers: Any) -> Probabilities:
-    """Σ w softmax(scores), of pairs of weight and scores."""
-    total: Any = 0.0
-    for weight, scores in answers:
-        rest = np.exp(finite(scores) - scores.max(axis=1, keepdims=True))
-        total = total + np.float32(weight) * (rest / rest.sum(axis=1, keepdims=True))
-    return np.asarray(total, dtype=np.float32)
 
 
 def finite(values: NDArray[Any]) -> NDArray[Any]:
@@ -175,6 +177,7 @@ def build_bundle(files: Files, where: str, models: bool = True) -> Bundle:
         answering = _answering(card["answering"], card["models"], tensors)
         offer = _offer(card["placement"], tensors)
         class_names, level = tuple(map(str, card["class_names"])), float(card["placement"]["level"])
+        several = bool(card["several_labels"])
         _check(len(clusters), len(class_names), offer, answering)
     except SafetensorError as error:
         raise FedfluxError(f"{where}: {MOMENTS} is no safetensors file; do not trust this bundle") from error
@@ -187,7 +190,7 @@ def build_bundle(files: Files, where: str, models: bool = True) -> Bundle:
     extractor = Graph.of(files[f"{EXTRACTOR}.onnx"], where, EXTRACTOR)
     names = answering.models if models else ()
     graphs = {name: Graph.of(files[f"models/{name}.onnx"], where, name) for name in names}
-    return Bundle(files, card, form, clusters, class_names, offer, answering, level, extractor, graphs)
+    return Bundle(files, card, form, clusters, class_names, several, offer, answering, level, extractor, graphs)
 
 
 def _answering(told: Mapping[str, Any], models: Sequence[Mapping[str, Any]], tensors: Mapping[str, Any]) -> Answering:

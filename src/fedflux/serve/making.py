@@ -57,9 +57,6 @@ class Contents:
         if not isinstance(method, FluxAnswers):
             words = "does not place clients by what their data look like; export --client NAME writes models"
             raise FedfluxError(f"a bundle is made of a FLUX run: {run.config.algorithm} {words}")
-        if run.form.several_labels:
-            words = "a bundle answers with one label a record, and here a record may have several"
-            raise FedfluxError(f"{words}; export --client NAME writes models")
         if not isinstance(state, Clustered):
             raise FedfluxError("this run ended before clusters were found: there is nothing to place clients with")
         if method.settings.assignment != "mixture":
@@ -118,6 +115,8 @@ class Contents:
             "shift_found": sorted({str(pair["shift"]) for pair in result.get("why") or ()} - {"none"}),
             "clients": len(run.clients),
             "class_names": list(run.class_names),
+            "several_labels": run.form.several_labels,
+            "score": result.get("score"),
             "clusters": self.clusters(),
             "left_out": len(self.left_out),
             "input": form.as_plain(),

@@ -15,7 +15,7 @@ def model_card(card: Mapping[str, Any], result: Mapping[str, Any]) -> str:
         _section("What it is for", _purpose(card)),
         _section("Data", _data(card)),
         _section("Shift found", _shift(card, result)),
-        _section("Accuracy", _accuracy(run)),
+        _section("Accuracy" if not card["several_labels"] else str(card["score"]), _accuracy(run)),
         _section("Known limits", _limits(card)),
         _section("Privacy", _privacy(card)),
         _section("Files", _files()),
@@ -42,7 +42,7 @@ def _purpose(card: Mapping[str, Any]) -> list[str]:
     return [
         "It gives a client that nobody has seen, and that has no labels, the models that fit its data.",
         f"- Inputs: {shape} ({card['input']['kind']}; scaling `{card['scaling']['kind']}` is part of the models).",
-        f"- Classes: {names}.",
+        f"- {'Labels, of which a record may have several or none' if card['several_labels'] else 'Classes'}: {names}.",
     ]
 
 

@@ -134,7 +134,8 @@ def _add_placing(
         ]
         names = list(bundle.answering.models)
         answer = {"bundle": bundle.id, "clusters": clusters, "models": names, "files": files}
-        return _answer({**answer, "class_names": list(bundle.class_names), "input": bundle.form.as_plain()})
+        classes = {"class_names": list(bundle.class_names), "several_labels": bundle.several_labels}
+        return _answer({**answer, **classes, "input": bundle.form.as_plain()})
 
     @app.get("/v1/models/{id}", tags=["models"], response_class=File)
     async def model(

@@ -69,20 +69,26 @@ def served_models(bundle: Bundle) -> list[str]:
 def metadata(bundle: Bundle, name: str) -> dict[str, Any]:
     """What goes in and what comes out."""
     _check_name(bundle, name)
-    form, classes = bundle.form, len(bundle.class_names)
-    outputs = [
-        {"name": "probabilities", "datatype": "FP32", "shape": [-1, classes]},
-        {"name": "class", "datatype": "INT64", "shape": [-1]},
-    ]
-    latents = [{"name": "latents", "datatype": "FP64", "shape": [-1, int(bundle.offer.mixtures.centre.shape[1])]}]
+    form = bundle.form
     return {
         "name": name,
         "versions": ["1"],
         "platform": "onnxruntime",
         "inputs": [{"name": INPUT, "datatype": NAMES[np.dtype(KINDS[form.kind]).name], "shape": [-1, *form.shape]}],
-        "outputs": latents if name == EXTRACTOR else outputs,
+        "outputs": [{"name": output, **told} for output, told in _given(bundle, name).items()],
         "parameters": {"bundle": bundle.id, "class_names": list(bundle.class_names)},
     }
+
+
+def _given(bundle: Bundle, name: str) -> dict[str, dict[str, Any]]:
+    """The outputs of a model: what is likeliest, and with several labels those of one half or more."""
+    classes = len(bundle.class_names)
+    if name == EXTRACTOR:
+        return {"latents": {"datatype": "FP64", "shape": [-1, int(bundle.offer.mixtures.centre.shape[1])]}}
+    found: dict[str, dict[str, Any]] = {"probabilities": {"datatype": "FP32", "shape": [-1, classes]}}
+    if bundle.several_labels:
+        return {**found, "labels": {"datatype": "BOOL", "shape": [-1, classes]}}
+    return {**found, "class": {"datatype": "INT64", "shape": [-1]}}
 
 
 def _check_name(bundle: Bundle, name: str) -> None:
@@ -106,7 +112,7 @@ def infer(
     """The answer, the length of its JSON part where binary data follow, and the number of records."""
     _check_name(bundle, name)
     x = _input(told, binary, most)
-    wanted = _outputs(told, name)
+    wanted = _outputs(told, tuple(_given(bundle, name)))
     try:
         if name == EXTRACTOR:
             found: dict[str, Array] = {"latents": bundle.describe(x)}
@@ -124,6 +130,8 @@ def _answers(bundle: Bundle, name: str, x: Array) -> dict[str, Array]:
     place = next((k for k, one in enumerate(bundle.clusters) if one.name == name), None)
     weights = {name: 1.0} if place is None else bundle.of_member(place)
     probabilities = bundle.predict(x, weights)
+    if bundle.several_labels:
+        return {"probabilities": probabilities, "labels": probabilities >= 0.5}
     return {"probabilities": probabilities, "class": probabilities.argmax(axis=1).astype(np.int64)}
 
 
@@ -174,11 +182,10 @@ def _values(one: Mapping[str, Any], kind: type[np.generic], shape: list[int], bi
     return values
 
 
-def _outputs(told: Mapping[str, Any], name: str) -> dict[str, bool]:
+def _outputs(told: Mapping[str, Any], known: tuple[str, ...]) -> dict[str, bool]:
     """The outputs that are asked for, and which of them as binary data."""
     parameters = told.get("parameters")
     usual = isinstance(parameters, dict) and parameters.get("binary_data_output") is True
-    known = ("latents",) if name == EXTRACTOR else ("probabilities", "class")
     asked = told.get("outputs")
     if asked is None or asked == []:
         return dict.fromkeys(known, usual)

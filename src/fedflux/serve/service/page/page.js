@@ -1,7 +1,7 @@
 // The page: fetches the bundle's graphs once, then describes, places and predicts here, with no further request.
 
 import { batch, FileError, readFiles } from "/page/records.js";
-import { Densities, place, softmax } from "/page/placing.js";
+import { Densities, place, sigmoid, softmax } from "/page/placing.js";
 import { readTensors } from "/page/tensors.js";
 
 const AHEAD = 64 * 2 ** 20; // bytes of models that are fetched before anybody asks
@@ -68,11 +68,12 @@ class Bundle {
     if (![...latents.data, ...placed.belongs, placed.score].every(Number.isFinite))
       throw new FileError("some numbers are too large for the models: scale the data as in training");
     const classes = this.card.class_names.length, mixed = records.map(() => new Array(classes).fill(0));
+    const chances = this.card.several_labels ? sigmoid : softmax;
     for (const [k, id] of placed.models.entries()) {
       if (placed.weights[k] <= 0) continue;
       const scores = await run(await this.model(id), x);
       mixed.forEach((row, n) => {
-        const own = softmax(scores.data.subarray(n * classes, (n + 1) * classes));
+        const own = chances(scores.data.subarray(n * classes, (n + 1) * classes));
         own.forEach((one, u) => (row[u] += placed.weights[k] * one));
       });
     }
@@ -98,7 +99,7 @@ const show = (records, found) => {
   at("sure").textContent = percent(found.confidence);
   at("count").textContent = String(records.length);
   const unknown = !found.cluster.calibrated;
-  at("novel").textContent = unknown ? "cannot be said" : `${found.novel ? "like no cluster" : "not novel"} (p = ${found.score})`;
+  at("novel").textContent = unknown ? "cannot be said" : `${found.novel ? "like no cluster" : "not novel"} (p\u00a0=\u00a0${found.score})`;
   at("novel").className = unknown ? "" : found.novel ? "novel" : "usual";
   at("novel").title = unknown ? "too little is known of this cluster" : "how often clients that belong look as odd";
   at("posterior").replaceChildren(
@@ -109,12 +110,16 @@ const show = (records, found) => {
       return row;
     }),
   );
-  const names = bundle.card.class_names;
+  const names = bundle.card.class_names, several = bundle.card.several_labels;
+  const words = (own) => {
+    const likely = [...own.keys()].sort((a, b) => own[b] - own[a]).filter((u, k) => (several ? own[u] >= 0.5 : k === 0));
+    return likely.map((u) => `${names[u]} · ${percent(own[u])}`).join(", ") || "none";
+  };
   at("records").replaceChildren(
     ...records.slice(0, 200).map((record, n) => {
-      const own = found.probabilities[n], best = own.indexOf(Math.max(...own)), card = make("li", "");
+      const card = make("li", "");
       if (bundle.card.input.kind === "pixels" && bundle.card.input.shape.length === 3) card.append(picture(record, bundle.card.input.shape));
-      card.append(make("div", `${names[best]} · ${percent(own[best])}`, "answer"), make("div", record.name, "name"));
+      card.append(make("div", words(found.probabilities[n]), "answer"), make("div", record.name, "name"));
       return card;
     }),
   );

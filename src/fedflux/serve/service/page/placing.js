@@ -145,6 +145,9 @@ export const softmax = (scores) => {
   return raw.map((one) => one / total);
 };
 
+// of several labels each has a chance of its own
+export const sigmoid = (scores) => Array.from(scores, (one) => 1 / (1 + Math.exp(-one)));
+
 // everything that is said of a client
 export const place = (densities, tensors, card) => {
   const { placement, clusters, answering } = card;
