@@ -89,15 +89,17 @@ def serving(bundle: Path, state: Path, port: int) -> Iterator[Served]:
     with (state / "log").open("w") as log:
         process = subprocess.Popen(command, stderr=log, text=True)
     try:
-        while True:
-            try:
-                httpx.get(f"http://127.0.0.1:{port}/v2/health/ready", timeout=1).raise_for_status()
-                break
-            except httpx.HTTPError:
-                if process.poll() is not None or time.perf_counter() - begun > 60:
-                    raise SystemExit((state / "log").read_text()) from None
-                time.sleep(0.005)
-        yield Served(process, port, key, time.perf_counter() - begun)
+        with httpx.Client(timeout=1) as asking:
+            while True:
+                try:
+                    asking.get(f"http://127.0.0.1:{port}/v2/health/ready").raise_for_status()
+                    break
+                except httpx.HTTPError:
+                    if process.poll() is not None or time.perf_counter() - begun > 60:
+                        raise SystemExit((state / "log").read_text()) from None
+                    time.sleep(0.01)
+            seconds = time.perf_counter() - begun
+        yield Served(process, port, key, seconds)
     finally:
         process.terminate()
         process.wait(60)
@@ -387,6 +389,8 @@ def main() -> None:
                 if name in wanted:
                     lines += work[name]()
                     print("\n".join(lines), file=sys.stderr, flush=True)
+    waiting = ", ".join(f"{one:.1f}" for one in os.getloadavg())
+    lines.append(f"- {os.cpu_count()} cores; programs that ran or waited in the last 1, 5 and 15 minutes: {waiting}.")
     text = "\n".join(lines) + "\n"
     print(text)
     if options.out is not None:
