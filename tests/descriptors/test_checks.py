@@ -5,8 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedflux.data.holding import About
 from fedflux.descriptors.bounds import Bounds
 from fedflux.descriptors.checks import bounds_fault, outside_fault, projected_box, wide_faults
+from fedflux.descriptors.inputs import AskSpread
 from fedflux.descriptors.projector import fit_projector
 
 
@@ -48,3 +50,26 @@ def test_bounds_that_single_precision_cannot_hold_are_refused() -> None:
     huge = {"low": np.array([-1e300, 0.0]), "high": np.array([1e300, 1.0])}
     assert bounds_fault(huge, 2) == "its bounds holds NaN or infinite numbers in low"
     assert bounds_fault({name: array.clip(-1, 1) for name, array in huge.items()}, 2) is None
+
+
+@pytest.mark.parametrize(
+    ("count", "mean", "squares", "words"),
+    [
+        (40.0, 1.0, 2.0, None),
+        (40.0, 3e38, 1e78, None),
+        (41.0, 1.0, 2.0, "more inputs than it holds"),
+        (1e300, 1.0, 2.0, "more inputs than it holds"),
+        (0.0, 1.0, 2.0, "cannot be"),
+        (40.0, 1.0, -2.0, "cannot be"),
+        (40.0, -1e39, 2.0, "cannot be"),
+        (40.0, 1.0, 1e80, "cannot be"),
+        (40.0, np.nan, 2.0, "not finite"),
+    ],
+)
+def test_nobody_weighs_more_in_the_scaling_than_what_it_holds(
+    count: float, mean: float, squares: float, words: str | None
+) -> None:
+    """Ten inputs of four positions."""
+    answer = {name: np.full(3, one) for name, one in (("count", count), ("mean", mean), ("squares", squares))}
+    fault = AskSpread(3, 4).fault(answer, About({"train": 10, "validation": 0, "test": 0}, 2))
+    assert fault is None if words is None else words in str(fault)

@@ -17,6 +17,8 @@ from fedflux.errors import FedfluxError
 from fedflux.operations import Arrays, operation
 
 Array = NDArray[np.generic]
+LARGEST = float(np.finfo(np.float32).max)
+"""What a model can be given."""
 
 
 @operation("input-spread")
@@ -25,6 +27,8 @@ class AskSpread(AskedAlone):
     """How many training inputs a client holds, and mean and sum of squares of every feature about it."""
 
     features: int
+    positions: int = 1
+    """Numbers of a feature in one input."""
 
     def passes(self) -> Sequence[Pass]:
         """None: no model is needed."""
@@ -38,7 +42,7 @@ class AskSpread(AskedAlone):
         return {"count": own.count, "mean": own.mean, "squares": own.squares}
 
     def fault(self, answer: Arrays, about: About) -> str | None:
-        """Another number of features, or numbers that cannot be."""
+        """Another number of features, or numbers that cannot be: a client weighs what the inputs that it holds do."""
         if set(answer) != {"count", "mean", "squares"}:
             return "it does not tell count, mean and squares of its inputs"
         if any(one.shape != (self.features,) or one.dtype != np.float64 for one in answer.values()):
@@ -46,7 +50,11 @@ class AskSpread(AskedAlone):
         if not all(np.isfinite(one).all() for one in answer.values()):
             return "what it tells of its inputs is not finite"
         told = read_spread(answer)
-        if (told.squares < 0).any() or (told.count < 1).any():
+        if (told.squares < 0).any() or (told.count < 1).any() or (np.abs(told.mean) > LARGEST).any():
+            return "what it tells of its inputs cannot be"
+        if (told.count > self.positions * about.examples["train"]).any():
+            return "it tells of more inputs than it holds"
+        if (told.squares > told.count * (2 * LARGEST) ** 2).any():
             return "what it tells of its inputs cannot be"
         return None
 

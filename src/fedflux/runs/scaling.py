@@ -3,6 +3,7 @@
 import warnings
 from dataclasses import dataclass, replace
 from functools import reduce
+from math import prod
 from operator import add
 from pathlib import Path
 
@@ -55,7 +56,7 @@ def find_scaling(cohort: Cohort, engine: Engine, privacy: Privacy | None = None)
     features = cohort.federation.input_shape[0]
     if privacy is not None and privacy.scaling:
         return _privately(features, cohort, engine, privacy)
-    answers = _told(engine.ask(AskSpread(features), cohort))
+    answers = _told(engine.ask(AskSpread(features, prod(cohort.federation.input_shape[1:])), cohort))
     whole = reduce(add, (read_spread(one) for one in answers.arrays))
     if len(whole.constant):
         listed = ", ".join(str(one) for one in whole.constant[:5].tolist())
