@@ -20,6 +20,7 @@ from tests.deploy.staging import (
     same_models,
 )
 
+from fedflux.deploy.flower.checks import FaultError, scores_of
 from fedflux.deploy.flower.records import pack, unpack
 
 BAD = 5
@@ -155,6 +156,20 @@ def test_a_bad_accuracy_is_refused(value: float, algorithm: str) -> None:
     assert BAD not in found.known
     alone = with_bad(fails_in_training(changed("evaluate", lie)), algorithm)
     check_others_are_untouched(alone, "outside 0 to 1", algorithm)
+
+
+@pytest.mark.parametrize(
+    ("score", "right"),
+    [([0.5, 0.25], True), ([np.nan, np.nan], True), ([0.5, np.nan], False), ([0.5, 1.5], False), ([0.5], False)],
+)
+def test_labels_that_are_all_alike_give_no_predictor_a_score(score: list[float], right: bool) -> None:
+    """Of several labels; whoever scores one predictor can score the others."""
+    content = {"answer": pack({"score": np.array(score)})}
+    if right:
+        np.testing.assert_array_equal(scores_of(content, 2, empty=False, several=True), score)
+    else:
+        with pytest.raises(FaultError, match="outside 0 to 1"):
+            scores_of(content, 2, empty=False, several=True)
 
 
 def answers(query: str, change: Callable[[dict[str, Any]], dict[str, Any]]) -> Tamper:

@@ -84,11 +84,11 @@ def _checked(arrays: Arrays, wanted: Arrays) -> Parameters:
 
 def scores_of(content: Any, count: int, empty: bool, several: bool = False) -> NDArray[np.float64]:
     """One score for each predictor; NaN where the client declared no such examples, and only there, unless targets are
-    `several` labels, which may be all alike.
+    `several` labels, which may be all alike: then no predictor has a score.
     """
     found = unpack(content[ANSWER])["score"].astype(np.float64)
     right = np.isnan(found) if empty else (found >= 0) & (found <= 1)
-    right |= np.isnan(found) & several
+    right |= bool(several and np.isnan(found).all())
     if found.shape != (count,) or not right.all():
         raise FaultError(f"its score {found.tolist()} is outside 0 to 1")
     return found
