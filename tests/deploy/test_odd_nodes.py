@@ -165,6 +165,8 @@ def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:
     roster.admit({8: hello(2, 9), 9: hello(3, 9)})
     assert set(roster.nodes) == {0, 1}
     assert "at most 16,777,216" in Roster(100).admit({5: hello(0, 5000)})[0]
+    many = {**hello(0, 4), "classes": 10**12, "several": True}
+    assert "classes: at most 16,777,216" in Roster(100).admit({5: many})[0]
 
 
 @pytest.mark.parametrize("algorithm", ["flux", "fedavg"])

@@ -20,7 +20,7 @@ from fedflux.errors import FedfluxError
 MOST = 1_000_000
 """Clients are numbered below this."""
 NUMBERS = 2**24
-"""An example holds no more numbers than this."""
+"""An example holds no more numbers than this, and is of no more classes."""
 MOST_AXES = 6
 
 
@@ -73,6 +73,8 @@ class Node:
             raise ValueError("input shape, classes, counts or number make no sense")
         if prod(shape) > NUMBERS:
             raise ValueError(f"an input of {prod(shape):,} numbers: at most {NUMBERS:,} are right")
+        if told["classes"] > NUMBERS:
+            raise ValueError(f"{told['classes']:,} classes: at most {NUMBERS:,} are right")
         if not all(type(told[name]) is bool for name in ("labels", "keeps", "integers", "several")):
             raise ValueError("labels, keeps, integers and several are true or false")
         examples = stored[0] * told["copies"] if told["labels"] else stored[2]
