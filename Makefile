@@ -16,6 +16,11 @@ demo: .venv/ready
 pictures: .venv/ready
 	$(BIN)/python -m docs.pictures
 
+# the documents as a site: open site/index.html, or `python -m http.server -d site`, which also searches; a warning is
+# an error
+docs: .venv/ready
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+
 test: .venv/ready
 	$(ONE) $(BIN)/python -m pytest -n auto -m 'not slow'
 
@@ -29,7 +34,7 @@ test-flower: .venv-flower/ready
 
 # real processes, TLS, keys, kills and Ray: many minutes
 test-flower-slow: .venv-flower/ready
-	$(ONE) .venv-flower/bin/python -m pytest tests/slow/test_flower_loopback.py
+	$(ONE) .venv-flower/bin/python -m pytest tests/slow/test_flower_loopback.py tests/slow/test_tutorials.py
 
 lint: .venv/ready
 	$(BIN)/ruff check .
@@ -52,8 +57,8 @@ format: .venv/ready
 .venv-flower/ready: pyproject.toml constraints-flower.txt
 	$(PYTHON) -m venv .venv-flower
 	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt torch
-	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower,privacy]' 'flwr[simulation]' pytest
+	.venv-flower/bin/pip install --quiet --disable-pip-version-check -c constraints-flower.txt -e '.[flower,privacy,serve]' 'flwr[simulation]' pytest
 	touch $@
 
 clean:
-	rm -rf .venv .venv-flower build dist src/*.egg-info .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv .venv-flower build dist site src/*.egg-info .pytest_cache .mypy_cache .ruff_cache

@@ -35,6 +35,12 @@ class Finished:
         """The distribution that each client's data was made by."""
         return np.array(self.result["truth"])
 
+    @property
+    def rounds(self) -> list[dict[str, Any]]:
+        """What was written down after each round."""
+        lines = (self.folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+        return [json.loads(line) for line in lines]
+
     def image(self, client: int, label: int) -> NDArray[np.uint8] | None:
         """An image that the client calls so, None where it has no such."""
         with np.load(self.folder / "samples.npz") as samples:
