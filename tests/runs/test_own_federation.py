@@ -166,9 +166,34 @@ def test_models_that_do_not_fit(model: Any, options: dict[str, Any], says: str, 
     assert not (tmp_path / "run" / "result.json").exists()
 
 
-def test_a_broken_table_ends_with_status_2_and_leaves_nothing(tmp_path: Path, call: Call) -> None:
-    (tmp_path / "own.csv").write_text("age,client,label\n1,a,0\n2,a\n", encoding="utf-8")
-    done = call("run", "--dataset", "csv", "--data-dir", str(tmp_path / "own.csv"), "--out", str(tmp_path / "run"))
-    assert done.status == 2
-    assert done.stderr.strip().endswith("own.csv, line 3: 2 cells, but the first line names 3 columns")
-    assert [one.name for one in tmp_path.iterdir() if one.name != "own.csv"] == []
+HEAD = "age,client,label\n"
+X, Y, OWNER = np.arange(24.0).reshape(12, 2), np.arange(12) % 2, np.repeat(["a", "b"], 6)
+HOLED = np.where(X == 9, np.nan, X)
+FILES: list[tuple[str, str | dict[str, Any], str]] = [
+    ("own.csv", HEAD + "1,a,0\n2,a\n", "own.csv, line 3: 2 cells, but the first line names 3 columns"),
+    ("own.csv", HEAD + "1,a,0\nnan,b,1\n", "own.csv, line 3 (client 'b'): column 'age' holds nan; fill it or drop"),
+    ("own.csv", "", "own.csv: is empty; the first line names the columns"),
+    ("own.csv", "age,client,kind\n1,a,0\n", "own.csv: unknown column 'label'"),
+    ("own.npz", {"x": HOLED, "y": Y, "client": OWNER}, "row 4 (client 'a') of 'x' holds NaN or infinite values"),
+    ("own.npz", {"x": X, "y": Y, "clinet": OWNER}, "unknown key 'clinet': did you mean 'client'?"),
+    ("own.npz", {"x": X, "y": Y[:5], "client": OWNER}, "12 examples in 'x' but 5 in 'y'"),
+    ("own.npz", {"x": X, "y": Y, "client": OWNER, "client_names": ["a", "b", "a"]}, "client 'a' is named twice"),
+    ("own.npz", {"x": X[:0], "y": Y[:0]}, "'x' holds no example"),
+    ("own.npz", {"x": X.astype(str), "y": Y}, "'x' holds <U32; give numbers"),
+]
+
+
+@pytest.mark.parametrize(("name", "content", "says"), FILES, ids=[says[:40] for _, _, says in FILES])
+def test_a_broken_file_ends_with_status_2_in_one_line_and_leaves_nothing(
+    tmp_path: Path, call: Call, name: str, content: str | dict[str, Any], says: str
+) -> None:
+    if isinstance(content, str):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+    else:
+        np.savez(tmp_path / name, **content)
+    kind = name.partition(".")[2]
+    done = call("run", "--dataset", kind, "--data-dir", str(tmp_path / name), "--out", str(tmp_path / "run"))
+    assert (done.status, done.stdout) == (2, "")
+    assert says in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+    assert [one.name for one in tmp_path.iterdir()] == [name]
