@@ -1,16 +1,21 @@
 """Where unlabelled clients have no test phase, and what is said of it."""
 
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.clustering.making import Population, describe_samples
 from tests.runs.making import Client, make_client, run_npz, save_clients
 
+from fedflux.algorithms.base import Described
+from fedflux.clustering import with_centroids
 from fedflux.data import Federation
 from fedflux.data.dataset import Dataset, Examples
 from fedflux.runs.config import make_config
 from fedflux.runs.ending.test_phase import no_test_phase
+from fedflux.runs.evaluation import told_of_clusters
 
 CLASSES = (0, 1, 2)
 FLUX = {"rounds": 4, "cluster_round": 3, "lr": 0.1, "batch_size": 16}
@@ -53,6 +58,22 @@ def test_clusters_that_features_show_have_a_test_phase(tmp_path: Path) -> None:
     assert result["clusters_found"] == 2
     assert result["no_test_phase"] is None
     assert result["test"] > 90
+
+
+def test_twins_are_found_among_many_clusters_too() -> None:
+    """Of 26 clusters far from each other the last two hold the same records under other labels: the 325th pair."""
+    rng, world, many = np.random.default_rng(0), Population(0, classes=4, length=4), 26
+    drawn = [world.draw(rng, 120) for _ in range(many)]
+    held = [(z + 30.0 * min(k, many - 2), y if k < many - 1 else (y + 1) % 4) for k, (z, y) in enumerate(drawn)]
+    labels = np.arange(many)
+    clusters = with_centroids(describe_samples(held, 4), labels)
+    described = Described(labels, {}, labels, clusters)
+    method: Any = SimpleNamespace(described=lambda state: described, reads=frozenset())
+    config = make_config({"shift": "none"})
+    why = told_of_clusters(config, method, None, {})["why"]
+    found = no_test_phase(config, federation(True), labels, why)
+    assert found is not None
+    assert found.clients[-2:].all()
 
 
 def federation(own: bool) -> Federation:

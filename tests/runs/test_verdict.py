@@ -31,6 +31,10 @@ def test_every_client_alone_is_called_local_training() -> None:
     assert "by nature" not in words
 
 
+def test_pairs_that_nobody_looked_at_are_not_spoken_of() -> None:
+    assert "P(X) in 2 of the first 2 pairs" in told([0, 1, 2], ["P(X)", "P(X)"])
+
+
 @pytest.mark.parametrize(
     ("labels", "words"), [([0, 1, 2, 3, 3], "3 of them alone"), ([0, 0, 1, 1, 2], "1 of them alone")]
 )

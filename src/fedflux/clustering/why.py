@@ -11,6 +11,7 @@ from fedflux.clustering.variation import UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import SPREAD_FREEDOM, log_spreads
 
 MAX_PAIRS = 300
+"""Explained where nobody asks for more."""
 MOST = 0.8
 """From this share of the shared classes on, a change of appearance counts as one of all records: P(X)."""
 MATCH = 0.5
@@ -58,9 +59,10 @@ def explain(
     clusters: Sequence[int] | None = None,
     variation: Variation = UNKNOWN,
     vocabulary: Vocabulary = NUMBERS,
+    most: int = MAX_PAIRS,
 ) -> list[Why]:
-    """Every pair of clusters, or of some of them, up to 300 pairs; what clients vary by anyway is no reason."""
-    pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), MAX_PAIRS))
+    """Every pair of clusters, or of some of them, up to so many pairs; what clients vary by anyway is no reason."""
+    pairs = list(islice(combinations(range(len(pool)) if clusters is None else clusters, 2), most))
     if not pairs:
         return []
     first, second = (np.array(side, dtype=np.int64) for side in zip(*pairs, strict=True))

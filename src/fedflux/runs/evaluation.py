@@ -23,6 +23,8 @@ TUNED_AT_ONCE = 64
 """Clients that are fine-tuned side by side."""
 LISTED = 1000
 """Clients whose test-time distances to all clusters are listed in the result."""
+PAIRS = 20_000
+"""Pairs of clusters, all of 200, that are looked at for what sets them apart; the result lists the first of them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -165,7 +167,7 @@ def told_of_clusters(
     if described is None:
         return {"why": None, "variation": None, "verdict": None}
     held, clusters = np.unique(described.labels).tolist(), described.clusters
-    pairs = explain(clusters.pool, config.significance, held, clusters.variation, vocabulary)
+    pairs = explain(clusters.pool, config.significance, held, clusters.variation, vocabulary, PAIRS)
     why = [asdict(pair) for pair in pairs]
     tested = config.clusterer == "calibrated" and config.variation == "estimated" and "clusterer" in algorithm.reads
     return {

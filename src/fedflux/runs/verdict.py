@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from math import comb
 from typing import Any
 
 import numpy as np
@@ -28,7 +29,7 @@ def verdict(
 ) -> str:
     """A few sentences; `tested`: clusters were found by tests that know of natural variation."""
     sizes = np.unique(described.labels[described.labels >= 0], return_counts=True)[1]
-    words = [_grouping(sizes.tolist()), _differences(why)]
+    words = [_grouping(sizes.tolist()), _differences(why, comb(len(sizes), 2))]
     if tested and len(sizes) < sizes.sum():
         words.append(_natural(described.clusters.variation))
     return " ".join([*filter(None, words), *_shared(parts, len(sizes))])
@@ -51,16 +52,17 @@ def _grouping(sizes: list[int]) -> str:
     return f"{len(sizes)} clusters of {clients} clients{told}."
 
 
-def _differences(why: Sequence[Mapping[str, Any]]) -> str:
-    """Which shifts set pairs of clusters apart, the most frequent first."""
+def _differences(why: Sequence[Mapping[str, Any]], there: int) -> str:
+    """Which shifts set pairs of clusters apart, the most frequent first; of very many only some were looked at."""
     kinds = Counter(shift for pair in why for shift in str(pair["shift"]).split(" + ") if shift != "none")
     if not kinds:
         return ""
     if len(why) == 1:
         return f"They differ in {' and '.join(kinds)}."
     pairs = len(why)
+    looked_at = f"{pairs}" if pairs >= there else f"the first {pairs}"
     named = [
-        f"{shift} in {f'all {pairs}' if count == pairs else f'{count} of {pairs}'} pairs"
+        f"{shift} in {f'all {pairs}' if count == there else f'{count} of {looked_at}'} pairs"
         for shift, count in kinds.most_common(MOST_SHIFTS)
     ]
     return f"Clusters differ in {', '.join(named)}."

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedflux.algorithms import Algorithm, RoundMetrics
 from fedflux.algorithms.base import grown
-from fedflux.clustering.why import Vocabulary
+from fedflux.clustering.why import MAX_PAIRS, Vocabulary
 from fedflux.data import Cohort, Federation, Population
 from fedflux.descriptors.privacy.accounting import Privacy
 from fedflux.engine import Engine
@@ -88,6 +88,7 @@ class Ending:
             **cluster_figures(self.algorithm, state, truth),
             "test_truth": None if met is truth else met.truth,
             **told,
+            "why": None if told["why"] is None else told["why"][:MAX_PAIRS],
             "no_test_phase": None if without is None else without.words,
             "holds_images": vocabulary.images,
             "cluster_round": None,
