@@ -31,6 +31,7 @@ def rejection_rates(size: int, repeats: int) -> str:
         "class": np.concatenate([e.classes[e.classes < 0] for e in found]),
         "joint": np.array([e.joint[0] for e in found]),
         "leading": np.array([e.leading[0] for e in found]),
+        "two": np.array([e.two[0] for e in found]),
         "labels": np.array([e.labels[0] for e in found]),
         "total": np.array([e.total[0] for e in found]),
     }
@@ -63,7 +64,7 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=100)
     repeats = parser.parse_args().repeats
     print(f"share rejected at {' / '.join(map(str, LEVELS))}, no shift")
-    print("| examples a client | class | joint | leading | labels | total |\n|---|---|---|---|---|---|")
+    print("| examples a client | class | joint | leading | two | labels | total |\n|---|---|---|---|---|---|---|")
     for size in (20, 40, 80, 192, 960, 4800):
         print(rejection_rates(size, 3 * repeats))
     for clients, size in ((10, 192), (10, 4800), (50, 100), (50, 960)):

@@ -120,6 +120,22 @@ def test_rare_labels_do_not_condemn_a_small_client() -> None:
     assert log_labels(big, np.array([[2.0, 8.0, 0.0]]), np.zeros(1), 0.0)[0] < np.log(1e-6)
 
 
+def test_rare_labels_are_at_their_level() -> None:
+    rng, none = np.random.default_rng(0), np.zeros(20_000)
+    for first, second, shares in ((48, 200, [0.3, 0.3, 0.32, 0.05, 0.03]), (30, 3000, [0.95, 0.02, 0.02, 0.01])):
+        small, large = (rng.multinomial(size, shares, len(none)).astype(np.float64) for size in (first, second))
+        found = log_labels(small, large, none, 0.0)
+        for level in (0.05, 0.01, 0.001):
+            assert (found < np.log(level)).mean() < 1.3 * level
+
+
+def test_labels_that_a_large_group_never_shows_part_a_small_client_from_it() -> None:
+    large, small = np.array([[100.0, 100.0, 0.0, 0.0]]), np.array([[20.0, 18.0, 5.0, 5.0]])
+    plain, varied = (log_labels(small, large, np.zeros(1), 0.0, np.full(1, rho**2))[0] for rho in (0.0, 0.03))
+    assert plain == pytest.approx(np.log(2) + 10 * np.log(48 / 248), abs=0.01)
+    assert plain < varied < np.log(1e-4)
+
+
 def test_one_moved_class_is_found_and_named() -> None:
     rng, world = np.random.default_rng(0), Population(0)
     move = np.zeros_like(world.mean)

@@ -13,14 +13,13 @@ from sklearn.neighbors import NearestNeighbors
 
 from fedflux.clustering.evidence.comparison import (
     FIRST_RULES,
-    MOST_PAID,
-    PAID,
     RULES,
     compare,
     label_evidence,
     log_splits,
 )
 from fedflux.clustering.evidence.pool import Array, Index, Pool
+from fedflux.clustering.evidence.strongest import MOST_PAID, PAID
 from fedflux.clustering.neighbours import approximate_neighbours
 from fedflux.clustering.settling import settled
 from fedflux.clustering.variation import UNKNOWN, Variation, estimate

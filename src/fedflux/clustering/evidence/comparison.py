@@ -17,6 +17,7 @@ from fedflux.clustering.evidence.blurred import known_covariance, log_tail, quad
 from fedflux.clustering.evidence.label_counts import log_labels, share_noise
 from fedflux.clustering.evidence.leading import LEADING, leading_axes, leading_squares
 from fedflux.clustering.evidence.pool import CHUNK, Array, Index, Pool
+from fedflux.clustering.evidence.strongest import log_two, strongest
 from fedflux.clustering.variation import EFFECT_FLOOR, UNKNOWN, Variation
 from fedflux.clustering.variation.spreads import LEAST_SPREAD, SPREAD_FREEDOM, log_spreads
 from fedflux.descriptors.sums import spans
@@ -33,10 +34,6 @@ one image in ψ needs more of them before its mean is Gaussian. Gaussian classes
 """
 LEAST_FREEDOM = 5.0
 """Degrees of freedom behind its variances below which a class is not compared."""
-PAID = np.log(3)
-"""What the strongest of three tests, of single classes, of all together and of labels, pays for the choice; with a
-fourth and a fifth, of leading directions and of spreads, it pays log(4) and log(5)."""
-MOST_PAID = np.log(5)
 
 
 @dataclass(frozen=True)
@@ -48,7 +45,7 @@ class Rules:
     expected: float = 3.0
     """Expected examples of a label in the smaller group."""
     leading: bool = True
-    """Whether class means are compared in the directions in which classes differ most, too."""
+    """Whether class means are compared in the directions in which classes differ most, too, and two classes at once."""
 
 
 RULES = Rules()
@@ -72,26 +69,20 @@ class Evidence:
     """(P,): spreads within classes; 0 where they cannot be compared."""
     leading: Array
     """(P,): all class means together in the directions in which classes differ most; 0 where nobody asks."""
+    two: Array
+    """(P,): the two classes that differ most; 0 where nobody asks."""
     trifle: Array
     """(P,): of "the difference is a trifle": the total once the floor is granted as noise, if there is one."""
 
     @property
     def total(self) -> Array:
         """(P,): the strongest test, paid for by Bonferroni over the tests and over the classes."""
-        return _strongest(self.classes, self.joint, self.leading, self.labels, self.spreads)
+        return strongest(self.classes, self.joint, self.labels, self.leading, self.spreads, self.two)
 
     @property
     def likeness(self) -> Array:
         """(P,): a smooth order of pairs from alike to unlike, where `total` has ties at 1: all evidence added up."""
         return np.asarray(self.joint + self.leading + self.labels + self.spreads + self.classes.min(axis=1))
-
-
-def _strongest(classes: Array, joint: Array, leading: Array, labels: Array, spreads: Array) -> Array:
-    tested = np.maximum((classes < 0).sum(axis=1), 1)
-    single = np.log(tested) + classes.min(axis=1)
-    least = np.minimum.reduce([single, joint, leading, labels, spreads])
-    more = (leading < 0).astype(np.float64) + (spreads < 0)
-    return np.asarray(np.minimum(PAID + np.log(1 + more / 3) + least, 0.0))
 
 
 def compare(
@@ -139,8 +130,8 @@ def _compare(
         second = 1 / ((1 - share[rows]) ** 2 / second + share[rows] ** 2 / variation.freedom)
         return np.where(usable[rows], _log_fisher(statistic, stretch, second, length), 0.0)
 
-    def judge(rows: Index, granted: float) -> tuple[Array, Array, Array, Array]:
-        """Class by class, jointly, in leading directions, and labels, once `granted` deviations count as noise."""
+    def judge(rows: Index, granted: float) -> tuple[Array, Array, Array, Array, Array]:
+        """Class by class, jointly, labels, in leading directions, two classes; `granted` deviations count as noise."""
         grown = scale[rows] + natural[rows] + granted**2
         statistic = squared[rows] / grown
         noise = None
@@ -155,19 +146,20 @@ def _compare(
         if axes is not None and noise is not None:
             few = fisher(leading_squares(axes, difference[rows], deviation[rows], noise), rows, axes.shape[1])
             leading = _log_joint(few, usable[rows], axes.shape[1], 1.0, rest)
-        return classes, _log_joint(classes, usable[rows], length, variation.directions, rest), leading, counts
+        together = _log_joint(classes, usable[rows], length, variation.directions, rest)
+        return classes, together, counts, leading, log_two(classes) if rules.leading else np.zeros(len(rows))
 
     everything = np.arange(len(i))
-    classes, joint, leading, counts = judge(everything, 0.0)
+    classes, joint, counts, leading, two = judge(everything, 0.0)
     spreads = _log_spread_evidence(pool, i, j, variation, spread)
-    trifle = _strongest(classes, joint, leading, counts, spreads)
+    trifle = strongest(classes, joint, counts, leading, two, spreads)
     # against the sampling noise of few examples the floor is nothing, and both answers are the same
     sizes = pool.labels[i].sum(axis=1), pool.labels[j].sum(axis=1)
     sharpest = np.maximum(np.where(usable, 1 / scale, 0).max(axis=1, initial=0), np.minimum(*sizes))
     matters = np.flatnonzero(variation.floor**2 * sharpest > 0.02)
     if len(matters):
-        trifle[matters] = _strongest(*judge(matters, variation.floor), spreads[matters])
-    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, spreads, leading, trifle)
+        trifle[matters] = strongest(*judge(matters, variation.floor), spreads[matters])
+    return Evidence(classes, np.sqrt(np.maximum(squared, 0)), joint, counts, spreads, leading, two, trifle)
 
 
 def _log_spread_evidence(pool: Pool, i: Index, j: Index, variation: Variation, spread: Array) -> Array:

@@ -2,7 +2,7 @@
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import bdtrc, chdtrc, gammaln
+from scipy.special import bdtrc, betainc, chdtrc, gammaln
 
 from fedflux.clustering.evidence.blurred import log_tail, quadratic
 
@@ -76,7 +76,7 @@ def share_noise(labels: Array, label_noise: Array) -> Array:
 def _log_counts(first: Array, second: Array, floor: float, natural: Array, expected: float) -> Array:
     """Label counts on effective samples: Pearson's χ² of homogeneity, with labels too rare for it in one cell.
 
-    Where even that cell is too rare, the smaller group's count in it is judged by the binomial tail instead.
+    Where even that cell is too rare, the smaller group's part of what both hold in it is judged by a binomial tail.
     """
     sizes = [np.maximum(c.sum(axis=1, keepdims=True), 1e-12) for c in (first, second)]
     smaller = np.minimum(*sizes)
@@ -97,15 +97,36 @@ def _log_counts(first: Array, second: Array, floor: float, natural: Array, expec
     statistic = np.where(present, gap, 0).sum(axis=1)
     freedom = np.maximum(present.sum(axis=1) - 1, 1)
     common = log_tail(chdtrc(freedom, statistic), statistic, freedom)
-    seen = np.where(sizes[0] <= sizes[1], *lumps)[:, 0]
+    fewer = sizes[0] <= sizes[1]
+    seen, other = (np.where(side, *lumps)[:, 0] for side in (fewer, ~fewer))
     tested = np.flatnonzero(alone[:, 0] & (seen > 0))
-    wider = floor + 2 * np.sqrt(lump[tested, 0] * natural[tested])  # shares that vary: two deviations more
-    chance = np.minimum(lump[tested, 0] + wider, 1.0)
-    draws = np.ceil(smaller[tested, 0]).astype(np.int64)
-    unusual = np.log(np.maximum(bdtrc(np.ceil(seen[tested]) - 1, draws, chance), 1e-300))
+    if expected < LEAST_EXPECTED:
+        unusual = _log_pooled(seen[tested], smaller[tested, 0], lump[tested, 0], floor, natural[tested])
+    else:
+        larger = np.maximum(*sizes)[tested, 0]
+        unusual = _log_taken(seen[tested], other[tested], smaller[tested, 0] / larger, lump[tested, 0], natural[tested])
     tail = common.copy()
     tail[tested] = np.minimum(np.minimum(common[tested], unusual) + np.log(2), 0)
     return np.where((first.sum(axis=1) > 0) & (second.sum(axis=1) > 0), tail, 0.0)
+
+
+def _log_pooled(seen: Array, size: Array, share: Array, floor: float, natural: Array) -> Array:
+    """Log p of so many rare labels among `size` draws, were their share that of both groups: version 0.1's tail."""
+    wider = floor + 2 * np.sqrt(share * natural)  # shares that vary: two deviations more
+    draws = np.ceil(size).astype(np.int64)
+    return np.asarray(np.log(np.maximum(bdtrc(np.ceil(seen) - 1, draws, np.minimum(share + wider, 1.0)), 1e-300)))
+
+
+def _log_taken(seen: Array, other: Array, ratio: Array, share: Array, natural: Array) -> Array:
+    """Log p of the smaller group's part of the rare labels that both have: were its share the same, each of these
+    would be in it with odds `ratio`, two deviations of natural variation more.
+
+    Beside a large group that never shows a label, few examples of it say more so than against the share in both.
+    """
+    odds = ratio * (1 + 2 * np.sqrt(natural / np.maximum(share, 1e-12)))
+    count = np.floor(seen)
+    chance = betainc(np.maximum(count, 1.0), np.ceil(other) + 1.0, odds / (1 + odds))
+    return np.where(count >= 1, np.log(np.maximum(chance, 1e-300)), 0.0)
 
 
 def _log_blurred(first: Array, second: Array, floor: float, blur: Array, natural: Array) -> Array:
