@@ -93,6 +93,7 @@ def test_atp_is_the_same_deployed() -> None:
         {"algorithm": "apfl", "participation": 0.5},
         {"algorithm": "local", "participation": 0.5, "rounds": 4},
         {"algorithm": "fedavg", "finetune": 2, "server_momentum": 0.5},
+        {"algorithm": "fedavg", "scale": "standardise"},
         {"optimiser": "adam", "schedule": "cosine", "cluster_round": 1, "finetune": 2},
         {"algorithm": "fedem", "optimiser": "adamw", "weight_decay": 0.1, "schedule": "cosine", "rounds": 2},
         {"algorithm": "apfl", "optimiser": "adam", "weight_decay": 0.1, "schedule": "cosine"},

@@ -9,6 +9,7 @@ from typing import Any
 from fedflux.data import Federation, Partition, partition
 from fedflux.data.settings import DataSettings
 from fedflux.data.sources import load
+from fedflux.data.sources.own import with_scale
 from fedflux.deploy.node import NodeData
 from fedflux.errors import FedfluxError
 from fedflux.settings import as_key, from_mapping
@@ -43,4 +44,5 @@ def federation_of(run_config: Mapping[str, Any]) -> Federation:
 @lru_cache(maxsize=4)
 def _dealt(told: DataSettings) -> Federation:
     how = Partition(**{field.name: getattr(told, field.name) for field in fields(Partition)})
-    return partition(load(told.dataset, Path(told.data_dir) if told.data_dir else None), how)
+    dataset = load(told.dataset, Path(told.data_dir) if told.data_dir else None)
+    return partition(with_scale(dataset, told.scale), how)
