@@ -42,6 +42,7 @@ REFUSALS: dict[int | str, dict[str, Any]] = {
         416: "no such range",
         422: "the values do not fit",
         429: "too many requests",
+        503: "the audit log cannot be written",
     }.items()
 }
 
