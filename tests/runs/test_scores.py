@@ -1,10 +1,12 @@
 """Scores against numbers counted by hand."""
 
 from math import isnan, log
+from typing import Any
 
 import numpy as np
 import pytest
 
+from fedflux.runs.metrics import Measured
 from fedflux.runs.scores import client_scores, cluster_scores
 
 
@@ -64,3 +66,12 @@ def test_nobody_with_data_has_no_score(accuracies) -> None:
     scores = client_scores(accuracies, "test")
     assert set(scores) == {"test", "test_per_client", "test_worst", "test_quantile10"}
     assert set(scores.values()) == {None}
+
+
+def test_a_metric_that_nobody_has_is_null() -> None:
+    """As every score is, and without a warning of numpy's."""
+    found = {"test": np.array([np.nan, np.nan]), "known": np.array([np.nan, 0.5])}
+    engine: Any = None
+    told = Measured({}, engine, 2, {"own": found}).by_name()["own"]
+    assert told["test"] is None
+    assert told["known"] == 0.5

@@ -48,13 +48,15 @@ class Measured:
                 found[client] = _value(name, metric, labels, probabilities)
 
     def by_name(self, unmeant: Collection[str] = ()) -> dict[str, dict[str, Any]]:
-        """Each score by phase: the mean over clients, None in phases that have none, and every client's."""
+        """Each score by phase: the mean over clients, None in phases that have none or where nobody has a score, and
+        every client's.
+        """
         return {
             name: {
                 key: value
                 for phase, found in phases.items()
                 for key, value in (
-                    (phase, None if phase in unmeant else float(np.nanmean(found))),
+                    (phase, None if phase in unmeant or np.isnan(found).all() else float(np.nanmean(found))),
                     (f"{phase}_per_client", found),
                 )
             }
