@@ -158,7 +158,8 @@ def _serve(connection: Connection, share: float) -> None:
             kind, content = do_cell(config, datasets, share, lambda progress: _report(connection, parent, progress))
             connection.send((kind, content))
         except (EOFError, OSError, _OrphanedError, _StoppedError):
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is open any more: it may end at once
+            with suppress(_StoppedError):  # which may come just now
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)  # nothing is open any more: it may end at once
             return
 
 

@@ -14,7 +14,7 @@ from fedflux.errors import FedfluxError
 from fedflux.studies.cluster import on_cluster
 from fedflux.studies.grid import names, numbers
 from fedflux.studies.paper.contents import STUDIES, find_study
-from fedflux.studies.reproduce import Wanted, listed, make_plan
+from fedflux.studies.reproduce import Wanted, finished, listed, make_plan
 from fedflux.studies.reproduce import reproduce as run_studies
 from fedflux.studies.reproduce.asking import PRESETS
 from fedflux.studies.reproduce.pages import write_pages
@@ -50,6 +50,7 @@ def reproduce(
     algorithms: Annotated[
         str | None, flag("--algorithms", "only these methods, with commas, or all; also such as the paper has not")
     ] = None,
+    rows: Annotated[str | None, flag("--rows", "only rows whose name has one of these words: 4%,8%")] = None,
     levels: Annotated[str | None, flag("--levels", "only these levels: 4, or 2,4, or 1-8")] = None,
     seeds: Annotated[str | None, flag("--seeds", "42, or 42-46 (default: the tier's)")] = None,
     presets: Annotated[
@@ -88,6 +89,7 @@ def reproduce(
         None if levels is None else tuple(numbers(levels, "levels")),
         None if seeds is None else tuple(numbers(seeds, "seeds")),
         _several(presets) or PRESETS,
+        _several(rows),
     )
     work = on_cluster(on) if on else on_processes
     with display.stderr.status("looking at what is finished"):
@@ -99,14 +101,17 @@ def reproduce(
         if not answer["verified"]:
             raise typer.Exit(1)
         return
-    display.stderr.print(plan.in_words(), highlight=False)
+    display.stderr.print(plan.in_words(), highlight=False, soft_wrap=True)
     try:
         with shown.cells_bar(plan) as watcher:
-            answer, rows = run_studies(plan, watcher, work)
+            answer, rows_made = run_studies(plan, watcher, work)
     except KeyboardInterrupt:
+        if results is not None:
+            keep(finished(plan), results)
+            write_pages(results)
         fail(f"stopped: {len(plan.store)} finished cells are kept in {plan.store.path}; the same command goes on", 130)
     if results is not None:
-        keep(rows, results)
+        keep(rows_made, results)
         answer["pages"] = [str(path) for path in write_pages(results)]
     finish(answer, as_json, shown.show_reproduced)
     if answer["failed"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from rich.box import SIMPLE_HEAD
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
-from rich.table import Table
+from rich.table import Column, Table
 from rich.text import Text
 
 from fedflux.cli.display import show_line, stderr, stdout
@@ -38,7 +38,7 @@ class _Cells(Watcher):
         self._bar.update(
             self._task,
             completed=sum(self._weights.get(name, 1.0) for name in ended),
-            state=running[:100],
+            state=running,
             cells=f"{len(ended)}/{len(self._left)}",
         )
 
@@ -49,9 +49,10 @@ class _Cells(Watcher):
 @contextmanager
 def cells_bar(plan: Plan) -> Iterator[Watcher]:
     """A bar on stderr, by the work that is done."""
-    columns = (TextColumn("[bold]{task.description}"), BarColumn(), TextColumn("{task.fields[cells]}"))
-    times = (TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn(), TextColumn("{task.fields[state]}"))
-    with Progress(*columns, *times, console=stderr, speed_estimate_period=LONG) as bar:
+    columns = (TextColumn("[bold]{task.description}"), BarColumn(20), TextColumn("{task.fields[cells]}"))
+    times = (TimeElapsedColumn(), TextColumn("ETA"), TimeRemainingColumn())
+    state = TextColumn("{task.fields[state]}", table_column=Column(ratio=1, no_wrap=True), markup=False)
+    with Progress(*columns, *times, state, console=stderr, expand=True, speed_estimate_period=LONG) as bar:
         yield _Cells(bar, plan)
 
 

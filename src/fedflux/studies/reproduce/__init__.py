@@ -115,6 +115,11 @@ def reproduce(plan: Plan, watcher: Watcher | None = None, work: Work = work) -> 
     return answer, kept.rows()
 
 
+def finished(plan: Plan) -> list[Row]:
+    """A row for each cell of a plan that is finished by now, as when it was stopped in the midst."""
+    return Kept(plan.store, plan.asked, plan.prepared.identities).rows()
+
+
 def _failures(prepared: Prepared, status: Status) -> dict[str, str]:
     """Why cells failed, by what was asked for."""
     by_identity = {status.cells[place].identity: words for place, words in status.failed.items()}

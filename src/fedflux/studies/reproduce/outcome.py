@@ -163,13 +163,13 @@ def _paper(place: Place, levels: Sequence[int]) -> float | None:
 def _verdict(
     place: Place, ours: float, std: float | None, seeds: int, paper: float | None, levels: Sequence[int]
 ) -> str:
-    if paper is None:
-        return "not comparable: the paper has no figure"
     whole = place.whole or place.runs.levels
     doubts = [place.doubt] if place.doubt else []
-    if tuple(levels) != whole and paper == place.paper:
+    if paper is None:
+        doubts.append("the paper has no figure")
+    elif tuple(levels) != whole and paper == place.paper:
         doubts.append(f"{level_words(levels)}, the paper's is over {level_words(whole)}")
-    if doubts:
+    if doubts or paper is None:
         return f"not comparable: {'; '.join(doubts)}"
     if abs(ours - paper) <= max(SAME, ERRORS * _error(std, seeds, place.paper_std)):
         return "same"

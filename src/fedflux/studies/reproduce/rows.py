@@ -52,11 +52,11 @@ def of_cell(asked: Asked, cell: Mapping[str, Any], rounds: Iterable[Mapping[str,
 
 
 class Kept:
-    """Rows by what was asked for, of a run store that fills."""
+    """Rows by what was asked for, of a run store; each is looked for once."""
 
     def __init__(self, store: Store, asked: Mapping[str, Asked], identities: Mapping[str, str]) -> None:
         self._store, self._asked, self._identities = store, asked, identities
-        self._found: dict[str, Row] = {}
+        self._found: dict[str, Row | None] = {}
 
     def put(self, name: str, row: Row) -> None:
         """One that is no run."""
@@ -67,8 +67,8 @@ class Kept:
         if name not in self._found and name in self._identities:
             identity = self._identities[name]
             cell = self._store.get(identity)
-            if cell is not None:
-                self._found[name] = of_cell(self._asked[name], cell, self._store.rounds(identity))
+            rounds = [] if cell is None else self._store.rounds(identity)
+            self._found[name] = None if cell is None else of_cell(self._asked[name], cell, rounds)
         return self._found.get(name)
 
     def rows(self) -> list[Row]:

@@ -32,6 +32,8 @@ class Wanted:
     levels: tuple[int, ...] | None = None
     seeds: tuple[int, ...] | None = None
     presets: tuple[str, ...] = PRESETS
+    rows: tuple[str, ...] | None = None
+    """Words, one of which the name of a row has."""
 
     def __post_init__(self) -> None:
         for kind, given, known in (
@@ -89,6 +91,8 @@ def _is_wanted(place: Place, study: Study, wanted: Wanted) -> bool:
     if wanted.algorithms is not None and runs.algorithm != DISTANCES and runs.algorithm not in wanted.algorithms:
         return False
     if wanted.algorithms is None and tiny and runs.algorithm not in TINY_METHODS:
+        return False
+    if wanted.rows is not None and not any(words in place.row for words in wanted.rows):
         return False
     if wanted.datasets is not None:
         return runs.dataset in {STAND_INS.get(name, name) for name in wanted.datasets} | set(wanted.datasets)
