@@ -169,6 +169,14 @@ def test_the_kind_of_data_is_what_most_hold_before_the_first_round() -> None:
     assert "classes: at most 16,777,216" in Roster(100).admit({5: many})[0]
 
 
+@pytest.mark.parametrize("scale", ["[" * 200_000, f'{{"kind": "none", "mean": [1{"0" * 400}], "deviation": [1]}}', 7])
+def test_no_introduction_ends_the_run(scale: Any) -> None:
+    roster = Roster(100)
+    (line,) = roster.admit({5: {**hello(0, 4), "scale": scale}})
+    assert "does not introduce itself properly" in line
+    assert roster.admit({6: hello(1, 4)}) == []
+
+
 @pytest.mark.parametrize("algorithm", ["flux", "fedavg"])
 @pytest.mark.parametrize("aggregation", ["krum", "trimmed-mean"])
 def test_robust_aggregation_outvotes_a_liar_within_its_cluster(aggregation: str, algorithm: str) -> None:

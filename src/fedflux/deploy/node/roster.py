@@ -16,6 +16,7 @@ from fedflux.data.shifts.allocation import ClientRows
 from fedflux.data.shifts.patterns import Pattern
 from fedflux.deploy.node.data import UNNUMBERED
 from fedflux.errors import FedfluxError
+from fedflux.plugins import in_words
 
 MOST = 1_000_000
 """Clients are numbered below this."""
@@ -125,8 +126,8 @@ class Roster:
                 strangers.append(Node.read(id, self._number(id, told["client"]), told, self.most))
             except FedfluxError as error:
                 self.turned_away[id] = str(error)
-            except (KeyError, TypeError, ValueError) as error:
-                self.turned_away[id] = f"it does not introduce itself properly ({error})"
+            except Exception as error:  # what a stranger sends may fail in any way
+                self.turned_away[id] = f"it does not introduce itself properly ({in_words(error)})"
         if not self.settled:
             self.met |= {node.id: node for node in strangers}
             strangers, self.nodes = list(self.met.values()), {}
