@@ -1,5 +1,6 @@
 """Cells on a Dask cluster whose worker is this process: the store stays here, and folders need not be shared."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,6 +78,12 @@ def test_workers_with_several_threads_are_refused(tmp_path: Path) -> None:
 def test_a_place_that_is_none_is_bad_input(told: str) -> None:
     with pytest.raises(FedfluxError, match="give dask, for a cluster of this machine, or dask://HOST:PORT"):
         clusters.on_cluster(told)
+
+
+def test_without_dask_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "distributed", None)
+    with pytest.raises(FedfluxError, match=r"pip install 'fedflux\[cluster\]'"):
+        clusters.on_cluster("dask")
 
 
 def test_a_cluster_that_is_not_there_is_bad_input(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

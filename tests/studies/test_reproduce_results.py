@@ -73,6 +73,20 @@ def test_a_page_names_the_method_that_beats_flux() -> None:
     assert "- P(X), known: FedAvg (95.0; FLUX 90.0)" in page
 
 
+def test_data_that_stands_in_has_columns_of_its_own_and_other_methods_rows() -> None:
+    chosen = Wanted("full", datasets=("nih-cxr",), algorithms=("flux", "feroma"), seeds=(42,), presets=("default",))
+    asked = wishes([narrowed(find_study("main_chex"), chosen)], ("default",))
+    plain = dict.fromkeys(COLUMNS)
+    rows = {
+        name: {**plain, **one, "asked": name, "known": 70.0, "test": 60.0, CURVE: []} for name, one in asked.items()
+    }
+    page = pages(rows)["main_chex.md"]
+    assert "| low, known | low, test |" in page
+    assert "low, known (NIH ChestX-ray14) |" in page
+    assert "| FEROMA | low, known (NIH ChestX-ray14) | 70.0 | 42 | level 1 | – | not comparable: " in page
+    assert "NIH ChestX-ray14 in place of CheXpert" in page
+
+
 def test_committed_pages_are_what_their_csv_gives() -> None:
     made = pages(read_rows(COMMITTED))
     there = {path.name: path.read_text(encoding="utf-8") for path in COMMITTED.glob("*.md")}

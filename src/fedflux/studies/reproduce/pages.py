@@ -18,9 +18,10 @@ from fedflux.studies.reproduce.writing import counted
 from fedflux.studies.summary import level_words
 
 OVERVIEW = "README.md"
-WORDS = {"better": "better", "same": "same", "worse": "worse", "not comparable": "not comparable", "missing": "missing"}
+KINDS = ("better", "same", "worse", "not comparable", "missing")
 NOTE = "Made by `fedflux reproduce --results` from the CSV files in this folder; do not edit."
-SUBSTITUTES = {real: name for name, real in STAND_INS.items() if name != "digits"}
+SUBSTITUTES = tuple(name for name in STAND_INS if name != "digits")
+"""Data that takes the place of other data on pages, too, in columns of its own."""
 
 
 def write_pages(folder: Path) -> list[Path]:
@@ -61,9 +62,9 @@ def _with_what_there_is(study: Study, rows: Mapping[str, Row]) -> Study:
         others = narrowed(study, Wanted("full", algorithms=tuple(sorted(methods - own)))) if methods - own else None
         shown = replace(study, places=(*study.places, *(others.places if others else ())))
     there = {row["dataset"] for row in rows.values()}
-    instead = [name for name in SUBSTITUTES.values() if name in there and STAND_INS[name] in study.datasets]
-    if instead and SUBSTITUTES[STAND_INS[instead[0]]] == instead[0]:
-        more = narrowed(shown, Wanted("full", datasets=tuple(instead))).places
+    instead = tuple(name for name in SUBSTITUTES if name in there and STAND_INS[name] in study.datasets)
+    if instead:
+        more = narrowed(shown, Wanted("full", datasets=instead)).places
         renamed = [replace(place, column=f"{place.column} ({DATASETS[place.runs.dataset]})") for place in more]
         shown = replace(shown, places=(*shown.places, *renamed))
     return shown
@@ -86,7 +87,7 @@ def _overview(found: Mapping[str, Sequence[Outcome]], rows: Mapping[str, Row]) -
             continue
         counts = counted([one.as_dict(name) for one in found[name]])
         link = f"[`{name}`]({study.short}.md)" if any(one.ours is not None for one in found[name]) else f"`{name}`"
-        lines.append(f"| {link} {_plain(study.title)} | {' | '.join(str(counts[kind]) for kind in WORDS)} |")
+        lines.append(f"| {link} {_plain(study.title)} | {' | '.join(str(counts[kind]) for kind in KINDS)} |")
     names = ", ".join(f"`{name}`" for name, study in STUDIES.items() if study.kind == "description")
     lines += ["", f"Described in words, nothing to reproduce: {names}.", ""]
     return "\n".join(lines)
