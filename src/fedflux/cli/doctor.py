@@ -14,8 +14,21 @@ from fedflux.runs.runner import run_config
 
 NEEDED = ("torch", "numpy", "scipy", "scikit-learn", "safetensors", "rich", "typer")
 HELPERS = {"kneed": "the clusterer adaptive-dbscan", "pooch": "downloads", "plotly": "reports"}
-EXTRAS = {"flower": "flwr", "privacy": "opendp", "track": "tensorboard", "fidelity": "POT", "peers": "pfl"}
-EXTRAS |= {"cluster": "distributed"}
+FEATURES = {
+    "real nodes (Flower)": ("flower", ("flwr",)),
+    "privacy (--epsilon)": ("privacy", ("opendp",)),
+    "bundles and serving": (
+        "serve",
+        ("onnx", "onnxruntime", "fastapi", "uvicorn", "httpx", "prometheus-client", "cryptography"),
+    ),
+    "tracking (--track)": ("track", ("tensorboard", "mlflow-skinny")),
+    "distance to W2 (fidelity)": ("fidelity", ("POT",)),
+    "Hugging Face datasets": ("huggingface", ("datasets",)),
+    "grids on many machines (--on)": ("cluster", ("distributed",)),
+    "peers in bench": ("peers", ("flwr", "ray", "pfl")),
+    "the documents as a site": ("docs", ("mkdocs-material", "mkdocstrings-python", "jupytext")),
+}
+"""What extras are for, and the packages that each needs."""
 
 
 def examine(folder: Path) -> list[dict[str, Any]]:
@@ -24,7 +37,7 @@ def examine(folder: Path) -> list[dict[str, Any]]:
         _check("python", sys.version_info >= (3, 11), platform.python_version()),
         *(_package(name, needed=True) for name in NEEDED),
         *(_package(name, needed=False, use=use) for name, use in HELPERS.items()),
-        *(_package(name, needed=False, use=f"the extra {extra}") for extra, name in EXTRAS.items()),
+        *(_feature(name, extra, packages) for name, (extra, packages) in FEATURES.items()),
         _check("device", True, _devices()),
         _writable(folder),
         _self_test(),
@@ -41,6 +54,19 @@ def _package(name: str, needed: bool, use: str = "") -> dict[str, Any]:
     except PackageNotFoundError:
         return _check(name, False, "not installed" + (f" (for {use})" if use else ""), needed)
     return _check(name, True, found, needed)
+
+
+def _feature(name: str, extra: str, packages: tuple[str, ...]) -> dict[str, Any]:
+    """Whether all that a feature needs is there; if not, what is missing and how to get it."""
+    found, missing = [], []
+    for package in packages:
+        try:
+            found.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            missing.append(package)
+    if missing:
+        return _check(name, False, f"no {', '.join(missing)}: pip install 'fedflux[{extra}]'", needed=False)
+    return _check(name, True, ", ".join(found), needed=False)
 
 
 def _devices() -> str:
