@@ -154,8 +154,10 @@ def test_fewer_levels_are_no_mean_over_all_but_the_plots_have_them() -> None:
     assert (found.levels, found.verdict) == (
         (2, 3), "not comparable: levels 2 and 3, the paper's is over levels 1–3",
     )  # fmt: skip
-    shown = only(study(replace(plain, by_level={1: 60.0, 2: 89.0, 3: 91.0})), some)
+    shown = only(study(replace(plain, by_level={1: (60.0, 0.1), 2: (89.0, 0.1), 3: (91.0, 0.1)})), some)
     assert (shown.paper, shown.verdict) == (90.0, "same")
+    above = only(study(replace(plain, paper_std=9.0, by_level={2: (88.0, 0.1), 3: (89.0, 0.1)})), some)
+    assert (above.paper, above.verdict) == (88.5, "better")  # by the ± of these levels, not by that of all
 
 
 def test_what_the_library_lacks_is_said() -> None:

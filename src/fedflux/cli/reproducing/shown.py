@@ -89,7 +89,9 @@ def show_reproduced(answer: dict[str, Any]) -> None:
             found = {cell["preset"]: cell for cell in own if (cell["row"], cell["column"]) == place}
             first = next(iter(found.values()))
             digits = digits_of(first["score"])
-            shown = [Text(number(first["paper"], first["paper_std"], digits))]
+            same = first["paper_same_levels"]
+            words = number(first["paper"], first["paper_std"], digits) + ("" if same is None else f" ({number(same)})")
+            shown = [Text(words)]
             for preset in PRESETS[: 2 if paper else 1]:
                 cell = found.get(preset)
                 shown += [Text(""), Text("")] if cell is None else [
@@ -105,7 +107,7 @@ def show_reproduced(answer: dict[str, Any]) -> None:
             show_line(f"  not drawn: {study['missing']}")
         show_line(f"  {', '.join(study['files'])} in {study['path']}")
     counts = ", ".join(f"{count} {verdict}" for verdict, count in answer["verdicts"].items() if count)
-    show_line(f"{counts}; ± is the deviation over seeds")
+    show_line(f"{counts}; ± is the deviation over seeds; in brackets: the paper's plots at our levels")
     cells = "{planned} cells: {finished_before} finished before, {ran} run now".format(**answer)
     show_line(f"{cells}, {len(answer['failed'])} failed; kept in {answer['store']}")
     for failure in answer["failed"]:

@@ -136,12 +136,12 @@ def _grid(figure: Figure, score: str, levels: tuple[int, ...]) -> Grid:
     return tuple((name, level) for name in shifts for level in ((figure.at[name],) if figure.at else levels))
 
 
-def _by_level(figure: Figure, score: str) -> dict[int, float]:
+def _by_level(figure: Figure, score: str) -> dict[int, tuple[float, float]]:
     """What the plots show of a mean over shifts and levels."""
     if figure.table != "tab:dataset_comparison":
         return {}
     found = plotted()["levels"].get(figure.dataset, {}).get(score, {}).get(figure.algorithm)
-    return {} if found is None else dict(enumerate(found["mean"], start=1))
+    return {} if found is None else dict(enumerate(zip(found["mean"], found["std"], strict=True), start=1))
 
 
 @cache

@@ -50,8 +50,8 @@ class Place:
     runs: Runs
     paper: float | None = None
     paper_std: float | None = None
-    by_level: Mapping[int, float] = field(default_factory=dict, hash=False)
-    """The paper's figure at single levels, where it is a mean over levels that its plots show."""
+    by_level: Mapping[int, tuple[float, float]] = field(default_factory=dict, hash=False)
+    """The paper's figure and ± at single levels, where it is a mean over levels that its plots show."""
     doubt: str = ""
     """Why ours and the paper's cannot be compared even where both are there."""
     missing: str = ""

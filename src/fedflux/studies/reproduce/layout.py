@@ -47,6 +47,14 @@ def number(mean: float | None, deviation: float | None = None, digits: int = 1) 
     return f"{mean:.{digits}f}" if deviation is None else f"{mean:.{digits}f} ± {deviation:.{digits}f}"
 
 
+def printed(one: Outcome | None) -> str:
+    """The paper's figure; in brackets what its plots show at our levels, where these are fewer."""
+    if one is None:
+        return ""
+    text = number(one.place.paper, one.place.paper_std, digits_of(one.place.score))
+    return text if one.paper == one.place.paper else f"{text} ({number(one.paper)})"
+
+
 def digits_of(score: str) -> int:
     """Decimals that a score is shown with: distances are small numbers."""
     return 3 if score in ("max", "min", "mean", "std") else 1

@@ -86,11 +86,11 @@ def _outcome(place: Place, seeds: Sequence[int], preset: str, lookup: Lookup, wh
     ours = fmean(means) if means else None
     std = stdev(means) if len(means) > 1 else None
     finished = sum(map(len, values.values()))
-    paper = _paper(place, levels)
+    paper, paper_std = _paper(place, levels)
     verdict = (
         _why_missing(place, seeds, preset, lookup, why, finished, planned)
         if ours is None
-        else _verdict(place, ours, std, len(means), paper, levels)
+        else _verdict(place, (ours, std, len(means)), (paper, paper_std), levels)
     )
     return Outcome(place, preset, ours, std, chosen, levels, paper, verdict, finished, planned)
 
@@ -152,26 +152,32 @@ def _at_threshold(place: Place, shift: str, level: int, seed: int, preset: str, 
     return None if row is None else row["known"]
 
 
-def _paper(place: Place, levels: Sequence[int]) -> float | None:
-    """As printed; of fewer levels, what the plots show at these."""
+def _paper(place: Place, levels: Sequence[int]) -> tuple[float | None, float | None]:
+    """Mean and ± as printed; of fewer levels, what the plots show at these."""
     fewer = tuple(levels) != (place.whole or place.runs.levels)
     if levels and fewer and all(level in place.by_level for level in levels):
-        return fmean(place.by_level[level] for level in levels)
-    return place.paper
+        shown = [place.by_level[level] for level in levels]
+        return fmean(mean for mean, _ in shown), fmean(std for _, std in shown)
+    return place.paper, place.paper_std
 
 
 def _verdict(
-    place: Place, ours: float, std: float | None, seeds: int, paper: float | None, levels: Sequence[int]
+    place: Place,
+    mean: tuple[float, float | None, int],
+    printed: tuple[float | None, float | None],
+    levels: Sequence[int],
 ) -> str:
+    """Of our mean, its deviation and number of seeds, and of the paper's mean and its ±."""
+    (ours, std, seeds), (paper, paper_std) = mean, printed
     whole = place.whole or place.runs.levels
     doubts = [place.doubt] if place.doubt else []
     if paper is None:
         doubts.append("the paper has no figure")
-    elif tuple(levels) != whole and paper == place.paper:
+    elif tuple(levels) != whole and not all(level in place.by_level for level in levels):
         doubts.append(f"{level_words(levels)}, the paper's is over {level_words(whole)}")
     if doubts or paper is None:
         return f"not comparable: {'; '.join(doubts)}"
-    if abs(ours - paper) <= max(SAME, ERRORS * _error(std, seeds, place.paper_std)):
+    if abs(ours - paper) <= max(SAME, ERRORS * _error(std, seeds, paper_std)):
         return "same"
     return "better" if ours > paper else "worse"
 

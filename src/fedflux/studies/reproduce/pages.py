@@ -10,7 +10,7 @@ from fedflux.studies.paper.contents import STUDIES
 from fedflux.studies.paper.reading import DATASETS
 from fedflux.studies.paper.study import Study
 from fedflux.studies.reproduce.asking import DISTANCES, PRESETS
-from fedflux.studies.reproduce.layout import WHOSE, best_method, digits_of, laid_out, number
+from fedflux.studies.reproduce.layout import WHOSE, best_method, digits_of, laid_out, number, printed
 from fedflux.studies.reproduce.outcome import Outcome, outcomes
 from fedflux.studies.reproduce.rows import Row, read_rows
 from fedflux.studies.reproduce.tiers import STAND_INS, Wanted, narrowed
@@ -106,15 +106,12 @@ def _cells(rows: Mapping[str, Row]) -> str:
 def _page(study: Study, found: Sequence[Outcome]) -> str:
     layout = laid_out(study, found)
     lines = [f"# `{study.name}`: {study.title}", "", NOTE, "", study.protocol, ""]
-    lines += ["Percent; ± of ours is the deviation over seeds, the paper does not say what its is over.", ""]
+    lines += ["Percent; ± of ours is the deviation over seeds, the paper does not say what its is over. In brackets:"]
+    lines += ["what its plots show at the levels of ours, where these are fewer.", ""]
     lines += [f"| | {' | '.join(map(_plain, layout.columns))} |", f"|---|{'---|' * len(layout.columns)}"]
     for row in layout.rows:
         firsts = [layout.first(row, column) for column in layout.columns]
-        printed = [
-            "" if one is None else number(one.place.paper, one.place.paper_std, digits_of(one.place.score))
-            for one in firsts
-        ]
-        lines.append(f"| {_plain(row)}, the paper | {' | '.join(printed)} |")
+        lines.append(f"| {_plain(row)}, the paper | {' | '.join(map(printed, firsts))} |")
         for preset in layout.presets_of(row):
             ours = [layout.at.get((row, column, preset)) for column in layout.columns]
             if any(one is not None and one.ours is not None for one in ours):

@@ -8,7 +8,7 @@ from fedflux.errors import FedfluxError
 from fedflux.files import write_bytes, write_json
 from fedflux.studies.paper.study import Study
 from fedflux.studies.report.latex import escape
-from fedflux.studies.reproduce.layout import WHOSE, digits_of, laid_out, number
+from fedflux.studies.reproduce.layout import WHOSE, digits_of, laid_out, number, printed
 from fedflux.studies.reproduce.outcome import Outcome
 from fedflux.studies.reproduce.rows import table_text
 
@@ -51,12 +51,8 @@ def latex(study: Study, found: Sequence[Outcome]) -> str:
     layout = laid_out(study, found)
     lines = []
     for row in layout.rows:
-        printed = [layout.first(row, column) for column in layout.columns]
-        texts = [
-            "" if one is None else number(one.place.paper, one.place.paper_std, digits_of(one.place.score))
-            for one in printed
-        ]
-        lines.append([f"{row}, paper", *texts])
+        firsts = [layout.first(row, column) for column in layout.columns]
+        lines.append([f"{row}, paper", *map(printed, firsts)])
         for preset in layout.presets_of(row):
             ours = [layout.at.get((row, column, preset)) for column in layout.columns]
             texts = ["" if one is None else number(one.ours, one.std, digits_of(one.place.score)) for one in ours]
