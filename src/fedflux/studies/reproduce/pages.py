@@ -72,9 +72,8 @@ def _with_what_there_is(study: Study, rows: Mapping[str, Row]) -> Study:
 
 def _overview(found: Mapping[str, Sequence[Outcome]], rows: Mapping[str, Row]) -> str:
     lines = ["# Where we stand with the paper's tables and figures", "", NOTE, ""]
-    lines += [
-        "A number is one cell of a table, or one point of a plot, under one preset. *Same*: within 0.5 points, or"
-    ]
+    lines += ["A number is one cell of a table, or one point of a plot, under one preset, over the levels and seeds"]
+    lines += ["that are finished: its page says which, often fewer than the paper's. *Same*: within 0.5 points, or"]
     lines += ["within two standard errors of the difference. *Not comparable*: the page of it says why. *Missing*: not"]
     lines += ["all of its runs are finished, or the library lacks what it needs.", ""]
     lines += [f"{len(rows)} finished cells: {_cells(rows)}.", ""]
