@@ -41,6 +41,15 @@ def test_new_clients_are_answered_as_by_the_run(run: fedflux.TrainedRun, bundle:
         assert_as_the_run(run, bundle, images(count, seed=count, turned=turned))
 
 
+def test_a_bundle_of_coloured_clients_takes_colours_and_grey(run: fedflux.TrainedRun, bundle: Bundle) -> None:
+    grey = images(30)
+    coloured = np.repeat(grey, 3, axis=1)
+    coloured[:, 1:] //= 3
+    assert run.input_shape == (3, 8, 8)
+    assert_as_the_run(run, bundle, coloured)
+    np.testing.assert_array_equal(bundle.scores(grey).likelihood, bundle.scores(np.repeat(grey, 3, axis=1)).likelihood)
+
+
 @pytest.mark.parametrize(
     "more", [{"sharing": "general"}, {"sharing": "trunk"}, {"epsilon": 5}, {"novel": "global"}, {"finetune": 1}]
 )

@@ -131,6 +131,6 @@ def test_models_and_the_server_tell_what_they_are(service: Service) -> None:
     assert service.ask("GET", "/v2").json()["name"] == "fedflux"
     assert service.ask("GET", "/v2/health/live").status_code == 200
     told = service.ask("GET", "/v2/models/extractor").json()
-    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 1, 8, 8]}]
+    assert told["inputs"] == [{"name": "x", "datatype": "FP32", "shape": [-1, 3, 8, 8]}]
     assert service.ask("GET", "/v2/models/own-0/ready").json()["ready"] is True
     refused(service.ask("GET", "/v2/models/nobody/ready"), 404, "no model")

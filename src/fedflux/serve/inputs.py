@@ -26,6 +26,8 @@ class InputForm:
     kind: Literal["pixels", "integers", "wide", "plain"]
     """`pixels` from 0 to 1, bytes are divided by 255; `integers`, such as tokens; `wide`: features that the graphs
     standardise, in double precision; `plain` numbers."""
+    grey: bool = False
+    """Whether images of one channel are taken, too, as colours that are alike: a shift coloured grey images."""
 
     @property
     def dtype(self) -> type[np.generic]:
@@ -53,6 +55,9 @@ class InputForm:
     def _shaped(self, values: Array) -> Array:
         if values.shape[1:] == self.shape:
             return values
+        size = self.shape[1:]
+        if self.grey and values.shape[1:] in (size, (1, *size), (*size, 1)):
+            return np.repeat(values.reshape(len(values), 1, *size), self.shape[0], axis=1)
         if self.kind == "pixels" and values.ndim == 3 and (1, *values.shape[1:]) == self.shape:
             return values[:, None]
         last = values.ndim == 4 and (values.shape[3], *values.shape[1:3]) == self.shape
@@ -76,11 +81,11 @@ class InputForm:
 
     def as_plain(self) -> dict[str, Any]:
         """As a bundle writes it down."""
-        return {"shape": list(self.shape), "kind": self.kind}
+        return {"shape": list(self.shape), "kind": self.kind, "grey": self.grey}
 
     @staticmethod
-    def from_plain(shape: Sequence[int], kind: str) -> "InputForm":
+    def from_plain(shape: Sequence[int], kind: str, grey: bool = False) -> "InputForm":
         """From what a bundle wrote down."""
         if kind not in KINDS or not shape or not all(isinstance(one, int) and one > 0 for one in shape):
             raise ValueError(f"inputs of kind {kind!r} and shape {shape!r}")
-        return InputForm(tuple(shape), kind)  # type: ignore[arg-type]
+        return InputForm(tuple(shape), kind, bool(grey) and len(shape) == 3)  # type: ignore[arg-type]

@@ -148,7 +148,7 @@ def input_form(form: Form) -> InputForm:
     """What the bundle's graphs take."""
     kinds: dict[str, Literal["pixels", "integers", "wide", "plain"]] = {"pixels": "pixels", "standardise": "wide"}
     kind = "integers" if form.integers else kinds.get(str(form.scaling["kind"]), "plain")
-    return InputForm(tuple(form.input_shape), kind)
+    return InputForm(form.model_shape, kind, form.model_shape != form.input_shape)
 
 
 def bundle_contents(run: TrainedRun, min_members: int | None = None) -> dict[str, bytes]:

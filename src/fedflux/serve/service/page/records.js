@@ -25,15 +25,16 @@ const imageRecord = async (file, [channels, height, width]) => {
   return { name: file.name, values, bytes: true };
 };
 
-const csvRecords = async (file, shape) => {
+const csvRecords = async (file, { shape, grey }) => {
   const lines = (await file.text()).split(/\r?\n/).filter((line) => line.trim() !== "");
   if (!lines.length) throw new FileError(`${file.name} is empty`);
   const cells = lines.map((line) => line.split(/[,;\t]/).map((one) => one.trim()));
   const named = cells[0].some((one) => one !== "" && !Number.isFinite(Number(one)));
   const kept = cells[0].map((name, k) => k).filter((k) => !named || !LABELS.includes(cells[0][k].toLowerCase()));
   return cells.slice(named ? 1 : 0).map((row, k) => {
-    const values = Float64Array.from(kept, (column) => (row[column] === "" ? NaN : Number(row[column])));
-    const line = k + (named ? 2 : 1);
+    let values = Float64Array.from(kept, (column) => (row[column] === "" ? NaN : Number(row[column])));
+    const line = k + (named ? 2 : 1), plane = count(shape.slice(1));
+    if (grey && values.length === plane) values = Float64Array.from({ length: count(shape) }, (_, at) => values[at % plane]);
     if (values.length !== count(shape) || row.length !== cells[0].length)
       throw new FileError(`${file.name}, line ${line}: ${row.length} values, but a record has ${count(shape)}`);
     if (!values.every(Number.isFinite)) throw new FileError(`${file.name}, line ${line}: a value is missing or no number`);
@@ -47,7 +48,7 @@ export const readFiles = async (files, form) => {
   for (const file of files) {
     const table = /\.(csv|tsv|txt)$/i.test(file.name) || file.type === "text/csv";
     if (!table && form.kind !== "pixels") throw new FileError(`${file.name} is no CSV, and this service's records are no images`);
-    found.push(...(table ? await csvRecords(file, form.shape) : [await imageRecord(file, form.shape)]));
+    found.push(...(table ? await csvRecords(file, form) : [await imageRecord(file, form.shape)]));
   }
   if (!found.length) throw new FileError("no record was given");
   if (form.kind === "pixels") {
