@@ -271,3 +271,10 @@ def test_centroids_and_reasons_of_private_clusters_are_finite() -> None:
     clusters = with_centroids(told, np.array([0, 1, 0, 1]))
     assert np.isfinite(clusters.centroids).all()
     assert (clusters.place(told) == [0, 1, 0, 1]).all()
+
+
+@pytest.mark.parametrize("epsilon", [700.0, 1e3, 1e4, 1e6])
+def test_budgets_that_hide_hardly_anything_are_accounted_for(epsilon: float) -> None:
+    """OpenDP's arithmetic ends near ε = 70,000: no more is spent than that."""
+    cost = spent(release_sigma(epsilon, 1e-5, 2.0), 2.0, 1e-5)
+    assert min(epsilon, 5e4) * (1 - 1e-6) <= cost <= epsilon

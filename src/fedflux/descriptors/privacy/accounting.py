@@ -6,7 +6,7 @@ seed, nor read back from the last digits of a float. So two equal private runs d
 
 from dataclasses import dataclass
 from functools import lru_cache
-from math import isfinite, sqrt
+from math import inf, isfinite, sqrt
 from typing import Any, Literal
 
 import numpy as np
@@ -54,7 +54,7 @@ def opendp() -> Any:
     except ImportError as error:
         raise FedfluxError("differential privacy needs OpenDP: pip install 'fedflux[privacy]'") from error
     mod.enable_features("contrib")
-    return _Modules(combinators, domains, measurements, metrics)
+    return _Modules(combinators, domains, measurements, metrics, mod.OpenDPException)
 
 
 @dataclass(frozen=True)
@@ -63,6 +63,7 @@ class _Modules:
     domains: Any
     measurements: Any
     metrics: Any
+    error: Any
 
     def vectors(self, metric: Any) -> tuple[Any, Any]:
         return self.domains.vector_domain(self.domains.atom_domain(T=float, nan=False)), metric(T=float)
@@ -94,7 +95,12 @@ def spent(scale: float, sensitivity: float, delta: float, releases: int = 1, dis
     modules = opendp()
     times = 1 if disjoint else releases
     measurement = modules.combinators.make_zCDP_to_approxDP(modules.gaussian(scale))
-    return float(measurement.map(sensitivity * sqrt(times)).epsilon(delta))
+    try:
+        return float(measurement.map(sensitivity * sqrt(times)).epsilon(delta))
+    except modules.error as error:  # hardly any noise: more ε than OpenDP's arithmetic holds
+        if error.variant != "Overflow":
+            raise
+        return inf
 
 
 @lru_cache(maxsize=64)
