@@ -10,6 +10,7 @@ from tests.shown_commands import calls_in, fault_of
 
 import fedflux
 from fedflux.algorithms.registry import ALGORITHMS
+from fedflux.cli.answers import FAQ, read_on
 
 ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
@@ -111,6 +112,16 @@ def test_messages_that_the_faq_explains_are_said_somewhere() -> None:
         for piece in re.split(r"…|` and `", heading.strip("`")):
             words = piece.strip(" :'\"?`")
             assert words in said, f"nobody says '{words}' of {heading}"
+
+
+def test_errors_name_the_entry_of_the_faq_that_explains_them() -> None:
+    entries = re.findall(r'^<a id="(.+)"></a>\n\n### (`.*`)\n\n\*\*(.+)\.\*\* ', text_of("docs/faq.md"), flags=re.M)
+    assert [name for name, _, _ in entries] == [shown for _, _, shown in entries] == list(FAQ)
+    assert len(entries) == text_of("docs/faq.md").count("\n### `")
+    for name, heading, _ in entries:
+        assert FAQ[name][0] in heading, f"{name} answers to words that its heading has not"
+        assert read_on(f"clinic 3: {FAQ[name][-1]}") == f" (FAQ: {name})"
+    assert read_on("level 9 does not exist") == ""
 
 
 def test_pictures_are_small_and_used() -> None:

@@ -78,7 +78,7 @@ def load_command(name: str) -> Any:
 FIRST = """
 Begin with `fedflux run`: it trains FLUX on digits, in half a minute. `fedflux compare --algorithms fedavg,flux
 --out runs/first`, then `fedflux report runs/first`, shows what clustering gives.
-`fedflux COMMAND --help` ends with examples.
+`fedflux COMMAND --help` ends with examples. An error that ends with `(FAQ: name)` is explained in docs/faq.md#name.
 """
 app = typer.Typer(
     cls=Commands,
