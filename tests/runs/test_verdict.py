@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from fedflux.clustering.variation import UNKNOWN, Variation
-from fedflux.runs.verdict import variation_figures, verdict
+from fedflux.runs.verdict import unfinished, variation_figures, verdict
 
 
 def told(assignment: list[int], why: list[str], parts: dict[str, float] | None = None, **natural: Any) -> str:
@@ -53,3 +53,20 @@ def test_figures_are_null_where_nothing_was_estimated() -> None:
     assert variation_figures(UNKNOWN) == {"estimated": False, "means": None, "labels": None, "floor": 0.02}
     known = variation_figures(Variation(estimated=True, along=0.01, floor=0.0))
     assert known == {"estimated": True, "means": pytest.approx(0.1), "labels": 0.0, "floor": 0.0}
+
+
+@pytest.mark.parametrize(
+    ("validation", "words"),
+    [
+        ([10, 20, 30, 40, 50, 61], "Validation gained 21.0 points in the last 2 rounds: more rounds or a higher"),
+        ([10, 50, 58], "Validation gained 8.0 points in the last round:"),
+        ([10, 50, 80, 88, 89, 90], ""),
+        ([10, 50, 80, 88, 60, 55], ""),
+        ([10, 90], ""),
+        ([10, 50, float("nan")], ""),
+        ([], ""),
+    ],
+)
+def test_a_run_that_ends_too_early_is_told_so(validation: list[float], words: str) -> None:
+    assert unfinished(validation).startswith(words)
+    assert bool(unfinished(validation)) == bool(words)

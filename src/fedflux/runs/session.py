@@ -20,7 +20,7 @@ from fedflux.runs.metrics import Metrics
 from fedflux.runs.scaling import FoundScaling
 from fedflux.runs.storage.checkpoint import Checkpoint, CheckpointFolder
 from fedflux.runs.storage.folder import CHECKPOINTS, RoundLog, record_event
-from fedflux.runs.storage.records import round_record
+from fedflux.runs.storage.records import mean_validation, round_record
 from fedflux.runs.tracking import Several, make_tracker
 from fedflux.streams import stream
 
@@ -170,7 +170,7 @@ class Session:
         return self.config.until == "clustered" and self.algorithm.described(state) is not None
 
     def _progress(self, state: Any, records: Sequence[Mapping[str, Any]], events: tuple[str, ...]) -> Progress:
-        accuracies = tuple(_mean_validation(record) for record in records)
+        accuracies = tuple(mean_validation(record) for record in records)
         labels = self.algorithm.assignment(state)
         return Progress(
             round=len(records),
@@ -199,12 +199,6 @@ def _resumed(round: int, ran_on: Mapping[str, Any]) -> list[str]:
     if before not in (None, now):
         notes.append(f"begun with torch {before}, going on with {now}: the last digits may differ")
     return notes
-
-
-def _mean_validation(record: Mapping[str, Any]) -> float:
-    """The mean validation accuracy of those who took part in a round; NaN where nobody has a validation part."""
-    scores = [score for score in record["validation"].values() if score is not None]
-    return float(np.mean(scores)) if scores else float("nan")
 
 
 def cohort_size(clients: int, config: RunConfig) -> int:

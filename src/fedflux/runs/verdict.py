@@ -1,4 +1,6 @@
-"""What clustering came to, in words: who stands alone, what sets clusters apart, what is natural and what is shared."""
+"""What a run came to, in words: who stands alone, what sets clusters apart, what is natural, what is shared, and
+whether more could be learned.
+"""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -12,6 +14,8 @@ from fedflux.clustering.variation import Variation
 
 MOST_SHIFTS = 3
 """Kinds of differences that are named."""
+RISING = 3.0
+"""Points that validation gains over the last third of the rounds of a run that could learn more."""
 
 
 def variation_figures(variation: Variation) -> dict[str, Any]:
@@ -87,3 +91,14 @@ def _shared(parts: Mapping[str, Any] | None, clusters: int) -> list[str]:
         return []
     together = sum(part for name, part in parts["mean"].items() if name != "own")
     return [f"What clusters share has {100 * together:.0f} % of the answers."]
+
+
+def unfinished(validation: Sequence[float]) -> str:
+    """What to say of a run whose validation, in percent after each round, still rises when it ends; mostly nothing."""
+    third = len(validation) // 3
+    gained = validation[-1] - validation[-1 - third] if third else 0.0
+    if not gained >= RISING:  # NaN is no gain
+        return ""
+    rounds = "round" if third == 1 else f"{third} rounds"
+    more = "more rounds or a higher learning rate would teach more"
+    return f"Validation gained {gained:.1f} points in the last {rounds}: {more}."

@@ -23,8 +23,9 @@ from fedflux.runs.scaling import FoundScaling
 from fedflux.runs.storage.attempts import AFTERWARDS, SCALING, record_attempt, repeated
 from fedflux.runs.storage.finished import save_finished
 from fedflux.runs.storage.folder import PLACEMENTS_FILE
-from fedflux.runs.storage.records import round_record
+from fedflux.runs.storage.records import mean_validation, round_record
 from fedflux.runs.unseen import evaluate_unseen
+from fedflux.runs.verdict import unfinished
 
 Records = Sequence[Mapping[str, Any]]
 
@@ -71,6 +72,9 @@ class Ending:
         summary = self.algorithm.summary(state)
         vocabulary = Vocabulary(truth.class_names, truth.dataset.holds_images)
         told = told_of_clusters(self.config, self.algorithm, state, summary, vocabulary)
+        if told["verdict"] and self.config.until is None:
+            rising = unfinished([mean_validation(record) for record in records])
+            told["verdict"] = " ".join(filter(None, (told["verdict"], rising)))
         without = no_test_phase(config, truth, self.algorithm.assignment(state), told["why"])
         found = evaluate(
             config, self.algorithm, state, everyone, self.engine, tell, work, unseen, self.metrics, without
