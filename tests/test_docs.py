@@ -16,6 +16,8 @@ ROOT = Path(__file__).parents[1]
 DOCUMENTS = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")]
 NAMES = [path.relative_to(ROOT).as_posix() for path in DOCUMENTS]
 MOST_BYTES = 150_000
+TWO_SCREENS = 80
+"""Lines of a document."""
 NOT_WRAPPED = {"docs/reproducing.md"}
 """Documents whose prose is still wider than 100 characters: `python -m docs.wrap FILE` wraps one."""
 STEPS = ("S1", "S2", "S3", "S4", "C(r)", "clustering", "aggregation", "Algorithm 1", "Algorithm 2", "ours")
@@ -131,6 +133,19 @@ def test_pictures_are_small_and_used() -> None:
     for path in pictures:
         assert path.stat().st_size < MOST_BYTES, path.name
         assert f"images/{path.name})" in used, f"{path.name} is in no document"
+
+
+def guides() -> list[str]:
+    """The pages under `Guides` in the site's table of contents."""
+    part = text_of("mkdocs.yml").partition("  - Guides:\n")[2]
+    return re.findall(r"^      - .*: (\S+\.md)$", re.split(r"^  - ", part, flags=re.M)[0], flags=re.M)
+
+
+def test_no_guide_of_more_than_two_screens_is_without_a_picture() -> None:
+    assert len(guides()) > 10
+    for name in ["quickstart.md", *guides()]:
+        text = text_of(f"docs/{name}")
+        assert text.count("\n") <= TWO_SCREENS or "](images/" in text, name
 
 
 @pytest.mark.parametrize("name", ["README.md", "docs/index.md"])

@@ -4,10 +4,15 @@ import argparse
 from pathlib import Path
 
 from docs.pictures.calibrated import calibrated_test
+from docs.pictures.counting import groups, several_labels
 from docs.pictures.descriptors import descriptor
+from docs.pictures.diagrams import after_training, deployment, library, own_data, serving
+from docs.pictures.drifting import drifting
 from docs.pictures.look import save
+from docs.pictures.noise import noise
 from docs.pictures.overview import overview
 from docs.pictures.placement import placement
+from docs.pictures.rounds import rounds
 from docs.pictures.sharing import sharing
 from docs.pictures.shifts import shifts
 
@@ -18,6 +23,16 @@ PICTURES = {
     "calibrated-test": calibrated_test,
     "placement": placement,
     "sharing": sharing,
+    "rounds": rounds,
+    "drift": drifting,
+    "groups": groups,
+    "several-labels": several_labels,
+    "noise": noise,
+    "own-data": own_data,
+    "library": library,
+    "after-training": after_training,
+    "deployment": deployment,
+    "serving": serving,
 }
 """Every picture by its file's name, and what draws it from a folder of runs."""
 
