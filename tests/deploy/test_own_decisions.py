@@ -89,7 +89,7 @@ def test_a_node_without_labels_never_trains_whatever_it_is_asked() -> None:
     grid = make_grid(range(4), SMALL, {ODD: lie}, unlabelled=(ODD,))
     found = play(grid, **SMALL)
     assert ODD not in found.known
-    words = "this node has no labels: it answers placement and unlabelled-descriptor, not train"
+    words = "this node has no labels: it answers placement, subspace, unlabelled-descriptor; not train"
     assert any(words in lie for lie in lies)
 
 

@@ -95,8 +95,8 @@ class LocalNode:
             raise FedfluxError(f"this node has a max-epsilon: it does not prepare '{told}', which tells exact sums")
         images = isinstance(request, Ask) and request.query.name in WITHOUT_LABELS and request.features is not None
         if not (self.labelled or images or isinstance(request, Hello | HandOut)):
-            answered = " and ".join(WITHOUT_LABELS)
-            raise FedfluxError(f"this node has no labels: it answers {answered}, not {', '.join(names)}")
+            answered = ", ".join(sorted(WITHOUT_LABELS))
+            raise FedfluxError(f"this node has no labels: it answers {answered}; not {', '.join(names)}")
 
     def introduce(self, hello: Hello) -> Answer:
         """Who this node is and what it holds; models of rounds that will be done again are forgotten."""
