@@ -17,9 +17,9 @@ pictures: .venv/ready
 	$(BIN)/python -m docs.pictures
 
 # the documents as a site: open site/index.html, or `python -m http.server -d site`, which also searches; a warning is
-# an error
+# an error (not with --quiet, which hides warnings from the count of them, too)
 docs: .venv/ready
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build
 
 test: .venv/ready
 	$(ONE) $(BIN)/python -m pytest -n auto -m 'not slow'
