@@ -14,6 +14,13 @@ MAX_PAIRS = 300
 """Explained where nobody asks for more."""
 MOST = 0.8
 """From this share of the shared classes on, a change of appearance counts as one of all records: P(X)."""
+STILL = 0.15
+"""Records as a whole stay where they are if their mean moves by less than this share of what moves of the changed
+classes that have nothing to do with each other would add up to."""
+ALIKE = 0.2
+"""They scatter alike if variances, direction by direction, are within this share of their mean."""
+CLEAR = 3.0
+"""How many times its sampling noise that sum must be, for the mean's standing still to say anything."""
 MATCH = 0.5
 """A class is taken for relabelled if another class of the other cluster is nearer than this share of its distance."""
 
@@ -100,6 +107,9 @@ def _explain_pair(
             told = ", ".join(f"{name(u)} of cluster {one} is {name(v)} of cluster {other}" for u, v in swaps.items())
             same = "images" if vocabulary.images else "records"
             words.append(f"the same {same} carry other labels: class {told}")
+        elif _same_records(pool, pair, changed):
+            shifts.append("P(Y|X)")
+            words.append(f"features of all records together are alike, but not those of classes {listed(changed)}")
         elif len(changed) >= MOST * len(comparable):
             shifts.append("P(X)")
             words.append(f"{look} {differ} in {len(changed)} of {len(comparable)} shared classes")
@@ -141,6 +151,39 @@ def _relabelled(pool: Pool, pair: tuple[int, int], changed: Index) -> dict[int, 
     # exchanged labels map the changed classes onto each other, one to one; a turned 6 that looks like a 9 does not
     moved = {u: v for u, v in found.items() if v in changed}
     return moved if len(set(moved.values())) == len(moved) else {}
+
+
+def _same_records(pool: Pool, pair: tuple[int, int], changed: Index) -> bool:
+    """Whether classes differ and all records together do not: other labels for the same records, if no plain exchange.
+
+    With Σ the clusters' average covariance of all records, π_u a class's share and Δ_u the difference of its means,
+    the difference m of the overall means is small: mᵀΣ⁻¹m ≪ Σ_u π_u² Δ_uᵀΣ⁻¹Δ_u, both without what sampling
+    adds. Records that really look different move the overall mean, too.
+    """
+    sides = list(pair)
+    labels = np.maximum(pool.labels[sides], 0)
+    counts = labels.sum(axis=1)
+    if len(changed) < 2 or not (counts > 0).all():
+        return False
+    shares, means = labels / counts[:, None], np.nan_to_num(pool.mean[sides])
+    overall = np.einsum("gu,gul->gl", shares, means)
+    apart = means - overall[:, None]
+    within = np.nan_to_num(pool.covariance[sides]) + apart[..., :, None] * apart[..., None, :]
+    scatter = np.einsum("gu,guij->gij", shares, within)
+    length = scatter.shape[-1]
+    average = scatter.mean(axis=0)
+    average = average + (1e-6 * np.trace(average) / length + 1e-30) * np.eye(length)
+    precision = np.linalg.inv(average)
+    whitening = np.linalg.inv(np.linalg.cholesky(average))
+    if np.abs(np.linalg.eigvalsh(whitening @ scatter[0] @ whitening.T) - 1).mean() > ALIKE:
+        return False
+    noise = length * (1 / counts).sum()
+    shift = overall[0] - overall[1]
+    moves = means[0, changed] - means[1, changed]
+    share = shares.mean(axis=0)[changed] ** 2
+    noise_of_moves = (share * length * (1 / np.maximum(pool.weight[sides][:, changed], 1e-12)).sum(axis=0)).sum()
+    sum_of_moves = (share * np.einsum("ui,ij,uj->u", moves, precision, moves)).sum() - noise_of_moves
+    return bool(sum_of_moves > CLEAR * noise and shift @ precision @ shift - noise < STILL * sum_of_moves)
 
 
 def _label_words(pool: Pool, pair: tuple[int, int], vocabulary: Vocabulary) -> str:
