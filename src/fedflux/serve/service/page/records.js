@@ -26,6 +26,7 @@ const imageRecord = async (file, [channels, height, width]) => {
 };
 
 const csvRecords = async (file, { shape, grey }) => {
+  const plane = count(shape.slice(1)), sizes = `${grey ? `${plane} or ` : ""}${count(shape)}`;
   const lines = (await file.text()).split(/\r?\n/).filter((line) => line.trim() !== "");
   if (!lines.length) throw new FileError(`${file.name} is empty`);
   const cells = lines.map((line) => line.split(/[,;\t]/).map((one) => one.trim()));
@@ -33,10 +34,10 @@ const csvRecords = async (file, { shape, grey }) => {
   const kept = cells[0].map((name, k) => k).filter((k) => !named || !LABELS.includes(cells[0][k].toLowerCase()));
   return cells.slice(named ? 1 : 0).map((row, k) => {
     let values = Float64Array.from(kept, (column) => (row[column] === "" ? NaN : Number(row[column])));
-    const line = k + (named ? 2 : 1), plane = count(shape.slice(1));
+    const line = k + (named ? 2 : 1);
     if (grey && values.length === plane) values = Float64Array.from({ length: count(shape) }, (_, at) => values[at % plane]);
     if (values.length !== count(shape) || row.length !== cells[0].length)
-      throw new FileError(`${file.name}, line ${line}: ${row.length} values, but a record has ${count(shape)}`);
+      throw new FileError(`${file.name}, line ${line}: ${row.length} values, but a record has ${sizes}`);
     if (!values.every(Number.isFinite)) throw new FileError(`${file.name}, line ${line}: a value is missing or no number`);
     return { name: `line ${line}`, values, bytes: null };
   });
